@@ -75,7 +75,7 @@ export function configChanges(before: Config, after: Config): ConfigChanges {
   const modes = [before.proxyMode, after.proxyMode]
   // A field with the name of a mode matters only in that mode.
   const matters = (field: keyof Config) => !MODE_NAMES.includes(field) || modes.includes(field)
-  const changed = FIELDS.filter(field => matters(field) && !isSame(before[field], after[field]))
+  const changed = MEMBERS.filter(field => matters(field) && !isSame(before[field], after[field]))
   const those = (application: Application) => changed.filter(field => APPLICATIONS[field][0] === application)
   return { live: those('live'), restart: those('restart'), process: those('process') }
 }
@@ -84,7 +84,7 @@ function isField(name: string): name is keyof Config {
   return Object.hasOwn(APPLICATIONS, name)
 }
 
-const FIELDS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isField)
+const MEMBERS: readonly (keyof Config)[] = Object.keys(APPLICATIONS).filter(isField)
 
 /** One field of the configuration file that differs, by its name there. */
 export interface FieldChange {
@@ -114,7 +114,7 @@ export function programmingFields(config: Config): readonly (keyof Config)[] {
 }
 
 function fieldsOf(part: Part, { proxyMode }: Config): readonly (keyof Config)[] {
-  const inAllModes = FIELDS.filter(field => APPLICATIONS[field].some(each => each === part))
+  const inAllModes = MEMBERS.filter(field => APPLICATIONS[field].some(each => each === part))
   return [...inAllModes, ...(rowOf(proxyMode).fields ?? [])]
 }
 

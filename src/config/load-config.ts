@@ -137,7 +137,7 @@ export function parseRequest(
       warnings: [
         ...firstOf([...doubts, ...warnings], more => `and ${more}`),
         ...withoutEffect(config, settings, reader),
-        ...idleInCluster(config, settings),
+        ...idleSettings(config, settings),
       ],
       settings,
       extra: reader,
@@ -264,19 +264,19 @@ function refuseUnproved(
   if (why !== undefined) settings.fail('prove', why)
 }
 
-/** Settings that need the API server, or only a kernel that is kept up to date. */
-function idleInCluster(
+/** Gives warnings about settings without effect: `ofCluster` need the API server and a daemon that stays, others only the latter. */
+function idleSettings(
   { stateDir, nodeCondition, prove, source, once, backend }: Config,
   settings: Settings,
 ): readonly string[] {
-  const passing = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
+  const shortLived = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
   const ofCluster = [
     ...(stateDir === '' ? [] : [settings.label('stateDir')]),
     ...(nodeCondition === '' ? [] : [settings.label('nodeCondition')]),
   ]
   return [
-    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...passing], ofCluster),
-    ...noEffect(passing, prove === 'off' ? [] : [settings.label('prove')]),
+    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...shortLived], ofCluster),
+    ...noEffect(shortLived, prove === 'off' ? [] : [settings.label('prove')]),
   ]
 }
 

@@ -106,7 +106,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
       random,
       minIntervalMs: config.minSyncPeriodMs,
       share: config.syncShare,
-      healPeriodMs: config.syncPeriodMs,
+      resyncPeriodMs: config.syncPeriodMs,
       // Drift is to be repaired within 250 ms. Each check costs 0.06 to 0.09 ms, nearly all that an idle process uses.
       driftPollMs: isReal ? 150 : 0,
       report: event => this.#report(event),

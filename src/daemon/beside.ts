@@ -105,7 +105,7 @@ export class KubeProxyWatch {
       this.#hasWritten = true
       this.#doubtful = this.#doubtful.filter(isOfItsTable)
     }
-    if (event.kind !== 'healed') return
+    if (event.kind !== 'repaired') return
     const its = event.objects.find(isKubeProxyObject)
     if (its !== undefined) this.#note([`it writes into kprobe's tables (${its})`])
   }

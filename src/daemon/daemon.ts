@@ -77,7 +77,7 @@ class Daemon {
   #kubeProxy: KubeProxyWatch | undefined
   #unanswered: DaemonUnanswered | undefined
   #localIps: LocalAddresses | undefined
-  #previous: FrontendTable | undefined
+  #syncedTable: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   readonly #failures = new OnceFailures()
 
@@ -402,7 +402,7 @@ class Daemon {
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed' && this.#failures.failed(event.error) && this.#config.once)
       this.#finish(1, '--once: the kernel could not be programmed')
-    else if (event.kind === 'healed') this.#io.healed?.()
+    else if (event.kind === 'repaired') this.#io.repaired?.()
   }
 
   #offerToApi(resolved: Resolved): void {
@@ -417,7 +417,7 @@ class Daemon {
     const quarantined = status.quarantined.map(({ service }) => service)
     const isStale = this.#intake.isStale(snapshot)
     void this.#reach.synced({ isStale })
-    if (this.#previous === undefined) {
+    if (this.#syncedTable === undefined) {
       this.#io.engine?.loaded()
       this.#cluster?.warnOfLoop(table, this.#io.log)
       logFirstSync(this.#io.log, { table, quarantined, written: this.#written }, this.#config)
@@ -431,11 +431,11 @@ class Daemon {
     const mode = this.#activeMode && findMode(this.#activeMode.mode)
     if (mode?.forwards !== true) this.#flows?.offer(this.#intake.snapshot, table)
     this.#failOver?.offer(mode?.settings.failsOver === true ? { snapshot, table } : undefined)
-    const [previous, written] = [this.#previous, this.#written]
-    this.#previous = table
+    const [previous, written] = [this.#syncedTable, this.#written]
+    this.#syncedTable = table
     this.#written = NOTHING_WRITTEN
     this.#failures.succeeded()
-    if (event.looked) this.#intake.refresh()
+    if (event.readWhole) this.#intake.refresh()
     this.#io.synced({ reason: event.reason, snapshot, table, quarantined, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
     const isWhole = quarantined.length === 0 && this.#activeMode?.hasUnsupported !== true

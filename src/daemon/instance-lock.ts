@@ -48,7 +48,7 @@ interface LockOptions {
 export interface InstanceWatch {
   /** Aborting it ends the run: by the signal of LockOptions, or because another proxy has this name. */
   readonly signal: AbortSignal
-  readonly healed: () => void
+  readonly repaired: () => void
 }
 
 /** Runs as the only proxy of this name in the network namespace. Gives 1 if another one runs. */
@@ -76,11 +76,11 @@ export async function asOnlyInstance(
     log.error(facts, busyText(name, 'name', instance))
     gone.abort('another kprobe overwrites every commit')
   })
-  const healed = () => {
-    overwritten.healed().catch(err => log.warn({ err }, 'cannot determine which process holds the lock'))
+  const repaired = () => {
+    overwritten.repaired().catch(err => log.warn({ err }, 'cannot determine which process holds the lock'))
   }
   try {
-    const code = await run({ signal, healed })
+    const code = await run({ signal, repaired })
     return gone.signal.aborted ? 1 : code
   } finally {
     await lock.release()
@@ -102,7 +102,7 @@ class Overwritten {
     this.#reached = reached
   }
 
-  async healed(): Promise<void> {
+  async repaired(): Promise<void> {
     const nowMs = this.#clock.nowMs()
     this.#count = nowMs - this.#lastMs > 60_000 ? 1 : this.#count + 1
     this.#lastMs = nowMs

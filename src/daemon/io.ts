@@ -59,7 +59,7 @@ export interface DaemonIo {
   readonly engine?: Engine
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
-  readonly healed?: () => void
+  readonly repaired?: () => void
   readonly synced: (sync: Sync) => void
   readonly planned: (plan: Plan<unknown>) => void
 }

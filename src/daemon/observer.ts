@@ -205,8 +205,8 @@ export class Observer {
         break
       case 'synced':
         break
-      case 'healed':
-        this.#healed(event)
+      case 'repaired':
+        this.#repaired(event)
         break
       case 'foreign-commit':
         this.metrics.kprobe_foreign_commits_total.inc()
@@ -253,7 +253,7 @@ export class Observer {
     for (const ip_family of FAMILIES)
       metrics.kprobe_family_programmed.set({ ip_family }, Number(ip_family !== failed))
     const noLocal = this.#localPolicies.update(table)
-    countSync(metrics, { full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs, noLocal })
+    countSync(metrics, { full: event.readWhole, durationMs: event.durationMs, wallMs: nowWallMs, noLocal })
     const times = { startedWallMs: this.startedWallMs, nowWallMs }
     for (const { family, latencyMs } of programmingLatencies(this.#programmed, snapshot, times))
       metrics.kubeproxy_network_programming_duration_seconds.observe({ ip_family: family }, latencyMs / 1000)
@@ -289,7 +289,7 @@ export class Observer {
     this.#options.log.debug({ reason, changes, bytes, durationMs: Math.round(durationMs) }, 'committed')
   }
 
-  #healed({ changes, objects }: EventOf<'healed'>): void {
+  #repaired({ changes, objects }: EventOf<'repaired'>): void {
     const { passes, objects: before, recent } = this.#repairs
     const lastAt = rfc3339(this.#options.wallMs())
     const repair = { at: lastAt, objects: changes, process: this.#intruder }

@@ -25,7 +25,7 @@ export interface RunDataplaneOptions<State, P extends Plan<State>> extends NodeO
   /** Minimum time between two commits, milliseconds; 1000 by default. */
   readonly minIntervalMs?: number
   /** Maximum interval between full resyncs, milliseconds; 30,000 by default. */
-  readonly healPeriodMs?: number
+  readonly resyncPeriodMs?: number
   /** Interval of the polls of the generation, milliseconds; 0 for never, 100 by default. */
   readonly driftPollMs?: number
   /** End after the first sync. Three passes that fail before it, or a lack of privilege, reject. */
@@ -96,7 +96,7 @@ class Run<State, P extends Plan<State>> {
       random: Math.random,
       minIntervalMs: options.minIntervalMs ?? 1_000,
       share: SYNC_SHARE,
-      healPeriodMs: options.healPeriodMs ?? 30_000,
+      resyncPeriodMs: options.resyncPeriodMs ?? 30_000,
       driftPollMs: options.driftPollMs ?? 100,
       report: event => this.#report(event),
     })
@@ -146,7 +146,7 @@ class Run<State, P extends Plan<State>> {
       case 'failed':
         this.#failed(event)
         break
-      case 'healed':
+      case 'repaired':
         this.#log.warn(
           { changes: event.changes, objects: event.objects },
           'repaired changes of another program',

@@ -80,7 +80,7 @@ export class Prover implements DaemonProver {
   }
 
   report(event: ReconcilerEvent): void {
-    if (event.kind === 'healed') this.#repairs++
+    if (event.kind === 'repaired') this.#repairs++
     // A pass has just ended: the next one may begin at once.
     if (event.kind === 'synced') this.#pacer.wake(20)
   }

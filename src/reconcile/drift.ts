@@ -34,7 +34,7 @@ const RECURRENCE_MS = 10_000
 /** A subscription ends this long after the last foreign commit. */
 const SUBSCRIPTION_MS = 60_000
 /** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
-const LOOKS_APART = 100
+const READS_APART = 100
 
 /**
  * A notification that is missing for so many polls is lost. The kernel moves the generation on before it notifies, and the
@@ -63,7 +63,7 @@ export class DriftDetector {
   #accounted: Generation | undefined
   /** The generation of a check at which not every commit was accounted for, and when that was. */
   #awaited: { readonly generation: Generation; readonly sinceMs: number } | undefined
-  #lookMs = 0
+  #readMs = 0
   /** Failed reads of the generation in a row, and whether they are reported. */
   #failures = 0
   #isReported = false
@@ -94,8 +94,8 @@ export class DriftDetector {
   }
 
   /** Notes the time that a read of the kernel and its comparison with the wanted state took. */
-  looked(durationMs: number): void {
-    this.#lookMs = durationMs
+  read(durationMs: number): void {
+    this.#readMs = durationMs
   }
 
   stop(): void {
@@ -186,7 +186,7 @@ export class DriftDetector {
 
   #recur(): void {
     const now = this.#options.clock.nowMs()
-    const togetherMs = Math.max(RECURRENCE_MS, LOOKS_APART * this.#lookMs)
+    const togetherMs = Math.max(RECURRENCE_MS, READS_APART * this.#readMs)
     this.#recent = [...this.#recent.filter(at => now - at < togetherMs), now].slice(-RECURRENCES)
     if (this.#recent.length < RECURRENCES) return
     this.#subscribedUntilMs = now + SUBSCRIPTION_MS

@@ -23,10 +23,10 @@ export type ReconcilerEvent =
       /** Time from the start of the first pass that this one finished, pauses between commits included. */
       readonly durationMs: number
       /** The whole kernel state was read. */
-      readonly looked: boolean
+      readonly readWhole: boolean
     }
   /** The kernel differed from what we had left there, and holds it again. */
-  | { readonly kind: 'healed'; readonly changes: number; readonly objects: readonly string[] }
+  | { readonly kind: 'repaired'; readonly changes: number; readonly objects: readonly string[] }
   /** Another program committed; `process` is known only while a subscription is open. */
   | {
       readonly kind: 'foreign-commit'
@@ -64,7 +64,7 @@ interface PassOptions<State, P extends Plan<State>> {
   /** Called after each read or write of the kernel with the generation then current; see DriftDetector.expect. */
   readonly atGeneration: (generation: Generation, foreign: boolean) => void
   /** Called after each read with its duration, comparing included. */
-  readonly looked: (durationMs: number) => void
+  readonly read: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
   /**
@@ -79,7 +79,7 @@ interface PassResult {
   readonly complete: boolean
   /** The kernel serves what was wanted; a pass that must follow removes what packets no longer reach. */
   readonly serves?: true
-  readonly looked: boolean
+  readonly readWhole: boolean
 }
 
 interface Planned<State, P> {
@@ -186,20 +186,20 @@ export class Pass<State, P extends Plan<State>> {
   /** Commits until the kernel holds `table` without these Services or rejects a plan, or throws. */
   async #commit({ table, reason, without, isOurFault, doubts }: Goal<State>): Promise<Outcome> {
     const { plane, pace, report } = this.#options
-    let looked = false
+    let readWhole = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
       if (round > 1) await pace()
       const { plan, observed, from, wanted } = await this.#plan(table, without)
-      looked ||= observed
+      readWhole ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
         this.#programmed = true
-        return { complete: true, looked }
+        return { complete: true, readWhole }
       }
       if (observed && !this.#programmed && (await doubts?.(from, wanted)) === true) {
         // The next render takes its numbering from the kernel's state, because this plan was not committed.
         this.#base = undefined
-        return { complete: false, looked }
+        return { complete: false, readWhole }
       }
       const damage = observed ? await this.#damage(from, reason) : undefined
       const receipt = await plane.commit(plan, this.#guard(observed, round))
@@ -208,7 +208,7 @@ export class Pass<State, P extends Plan<State>> {
         const isChange = !observed || (isCheck(reason) && damage === undefined)
         this.#accept(plan, receipt, isChange ? 'change' : reason)
         if (damage !== undefined) report(damage)
-        return { complete: plan.complete, serves: true, looked }
+        return { complete: plan.complete, serves: true, readWhole }
       }
       if (receipt.outcome === 'unknown' || receipt.partial === true) this.#left = undefined
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
@@ -217,7 +217,7 @@ export class Pass<State, P extends Plan<State>> {
       // The kernel need not be read for a rejection, and the next receipt no longer knows of commits before this one.
       if (isRejected && receipt.foreign) this.#options.atGeneration(receipt.generation, true)
       if (!isRejected || receipt.partial === true) this.#applied = undefined
-      if (isRejected) return { complete: false, looked, rejection: receipt }
+      if (isRejected) return { complete: false, readWhole, rejection: receipt }
     }
     throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
   }
@@ -229,7 +229,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<State, P>> {
-    const { plane, slicing, nowMs, looked } = this.#options
+    const { plane, slicing, nowMs, read } = this.#options
     const startMs = nowMs()
     let from = this.#applied
     const observed = from === undefined
@@ -244,7 +244,7 @@ export class Pass<State, P extends Plan<State>> {
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
     const plan = await finishInSlices(plane.diff(from, wanted), slicing)
-    if (observed) looked(nowMs() - startMs)
+    if (observed) read(nowMs() - startMs)
     if (observed || !plan.rebuilds) return { plan, observed, from, wanted }
     this.#applied = undefined
     return await this.#plan(table, without)
@@ -264,7 +264,7 @@ export class Pass<State, P extends Plan<State>> {
     const { plane, slicing } = this.#options
     const plan = await finishInSlices(plane.diff(found, this.#left), slicing)
     if (plan.empty) return undefined
-    return { kind: 'healed', changes: plan.changes, objects: firstObjects(plan.describe()) }
+    return { kind: 'repaired', changes: plan.changes, objects: firstObjects(plan.describe()) }
   }
 
   #accept(plan: P, receipt: Receipt, reason: PassReason): void {

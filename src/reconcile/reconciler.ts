@@ -29,7 +29,7 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   /** Share of a processor for passes while changes keep coming. */
   readonly share: number
   /** Maximum interval between full resyncs, milliseconds. */
-  readonly healPeriodMs: number
+  readonly resyncPeriodMs: number
   /** Interval of the checks of the kernel's generation, milliseconds; 0 for never. */
   readonly driftPollMs: number
   readonly report: (event: ReconcilerEvent) => void
@@ -90,7 +90,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #hasWaiting = false
   /** `#hasWaiting` was true when the present pass began: changes keep coming. */
   #isSteady = false
-  #healAtMs: number
+  #resyncAtMs: number
   #error: Error | undefined
   #synced: number | undefined
   /** The kernel serves this since the last pass, which left something for the next. */
@@ -100,14 +100,14 @@ export class Reconciler<State, P extends Plan<State>> {
   /** Processor time of the process at the end of the last pass. */
   #endCpuMs = 0
   /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
-  #began: { atMs: number; looked: boolean } | undefined
+  #began: { atMs: number; readWhole: boolean } | undefined
 
   constructor(options: ReconcilerOptions<State, P>) {
     this.#options = options
     const { plane, clock, random, driftPollMs } = options
     this.#pacer = new Pacer({ clock, run: () => this.#passOnce() })
     this.#quarantine = new Quarantine({ ...QUARANTINE, random })
-    this.#healAtMs = clock.nowMs() + options.healPeriodMs
+    this.#resyncAtMs = clock.nowMs() + options.resyncPeriodMs
     this.#drift = new DriftDetector({
       clock,
       pollMs: driftPollMs,
@@ -143,7 +143,7 @@ export class Reconciler<State, P extends Plan<State>> {
         this.#committedMs = clock.nowMs()
         this.#pacer.rest(options.minIntervalMs)
       },
-      looked: durationMs => this.#drift.looked(durationMs),
+      read: durationMs => this.#drift.read(durationMs),
       pace: () => this.#pacer.rested(),
       doubts: options.doubts,
     })
@@ -216,23 +216,23 @@ export class Reconciler<State, P extends Plan<State>> {
     this.#endCpuMs = clock.cpuMs()
     this.#pacer.rest(restMs(this.#endCpuMs - beganCpuMs, { share, maxMs: SYNC_REST_MS_MAX }))
     if (this.#pending !== undefined) return 0
-    return Math.min(this.#healAtMs, this.#quarantine.nextRetryMs() ?? Infinity) - clock.nowMs()
+    return Math.min(this.#resyncAtMs, this.#quarantine.nextRetryMs() ?? Infinity) - clock.nowMs()
   }
 
   async #passNow(): Promise<void> {
     const { clock, report, random } = this.#options
-    const isHealTime = clock.nowMs() >= this.#healAtMs
-    const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
+    const isResyncTime = clock.nowMs() >= this.#resyncAtMs
+    const reason = weightier(isResyncTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
-    if (isHealTime) this.#pass.invalidate()
+    if (isResyncTime) this.#pass.invalidate()
     try {
       this.#settleServed()
-      this.#began ??= { atMs: clock.nowMs(), looked: false }
+      this.#began ??= { atMs: clock.nowMs(), readWhole: false }
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
-      const { complete, serves, looked } = await this.#pass.run(resolved.table, reason)
-      if (looked) this.#healAtMs = clock.nowMs() + this.#options.healPeriodMs
-      this.#began.looked ||= looked
+      const { complete, serves, readWhole } = await this.#pass.run(resolved.table, reason)
+      if (readWhole) this.#resyncAtMs = clock.nowMs() + this.#options.resyncPeriodMs
+      this.#began.readWhole ||= readWhole
       this.#pacer.succeeded()
       this.#error = undefined
       if (complete) this.#settle({ resolved, reason, durationMs: this.#tookMs })
@@ -276,9 +276,9 @@ export class Reconciler<State, P extends Plan<State>> {
   #settle({ resolved, reason, durationMs }: Served): void {
     if (this.#options.driftPollMs > 0 && !this.#pacer.isStopped) this.#drift.start()
     this.#synced = resolved.table.number
-    const looked = this.#began?.looked ?? false
+    const readWhole = this.#began?.readWhole ?? false
     this.#began = undefined
-    this.#options.report({ kind: 'synced', number: resolved.table.number, reason, durationMs, looked })
+    this.#options.report({ kind: 'synced', number: resolved.table.number, reason, durationMs, readWhole })
   }
 }
 

@@ -87,7 +87,7 @@ export function pipelineOf<State, P extends Plan<State>>(
     random: Math.random,
     minIntervalMs: 0,
     share: SYNC_SHARE,
-    healPeriodMs: 3_600_000,
+    resyncPeriodMs: 3_600_000,
     driftPollMs: 0,
     report: event => {
       if (event.kind === 'failed' || event.kind === 'quarantined') throw event.error

@@ -113,7 +113,7 @@ it('F68: commits of our own bring about no look, no pass and no commit', async (
     expect(sent.length).toBeLessThanOrEqual(5)
   }
   expect(rig.of('foreign-commit')).toEqual([])
-  expect(rig.of('healed')).toEqual([])
+  expect(rig.of('repaired')).toEqual([])
 })
 
 it('F68: nor with a subscription open, nor while others commit to their own tables', async () => {

@@ -42,7 +42,7 @@ it('F55: an idle daemon without the capability tells it once, and heals what hap
   giveBack()
   nft('flush ruleset')
   expect(rig.of('failed').map(({ error }) => error.message)).toEqual([expect.stringContaining('EPERM')])
-  await rig.until(() => rig.of('healed').length === 1)
+  await rig.until(() => rig.of('repaired').length === 1)
   expect(await differences(services(5))).toEqual([])
   await rig.close()
 })

@@ -33,7 +33,7 @@ it('rules come back when whoever flushed them removed the counters of nfacct, to
     execFileSync('nft', ['flush', 'ruleset'])
     for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED])
       expect(nfacct.delete(name)).toBe(true)
-    await rig.until(() => rig.of('healed').length > 0, 2_000)
+    await rig.until(() => rig.of('repaired').length > 0, 2_000)
     expect(rig.of('failed')).toEqual([])
     expect(saved()).toContain(NFACCT_INVALID_DROPPED)
   } finally {

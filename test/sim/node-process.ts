@@ -124,7 +124,7 @@ export class NodeProcess {
       random,
       minIntervalMs: MIN_INTERVAL_MS,
       share: SYNC_SHARE,
-      healPeriodMs: HEAL_PERIOD_MS,
+      resyncPeriodMs: HEAL_PERIOD_MS,
       driftPollMs: DRIFT_POLL_MS,
       report: event => this.#report(event),
     })

@@ -21,7 +21,7 @@ export interface IpvsRigOptions {
   readonly clock?: FakeClock
   readonly options?: Partial<IpvsOptions>
   readonly driftPollMs?: number
-  readonly healPeriodMs?: number
+  readonly resyncPeriodMs?: number
   /** Nobody tells of addresses. */
   readonly deaf?: boolean
   /** The generation is watched instead of polled, and never changes. */

@@ -17,7 +17,7 @@ interface PlaneRigOptions<State, P extends Plan<State>> {
   readonly clock: Clock
   readonly config?: PipelineConfig
   readonly driftPollMs?: number
-  readonly healPeriodMs?: number
+  readonly resyncPeriodMs?: number
   readonly localIps?: readonly Ip[]
 }
 
@@ -50,7 +50,7 @@ export class PlaneRig<State, P extends Plan<State>> {
       random: () => 0.5,
       minIntervalMs: MIN_INTERVAL_MS,
       share: SYNC_SHARE,
-      healPeriodMs: periods.healPeriodMs ?? HEAL_PERIOD_MS,
+      resyncPeriodMs: periods.resyncPeriodMs ?? HEAL_PERIOD_MS,
       driftPollMs: periods.driftPollMs ?? DRIFT_POLL_MS,
       report: event => this.events.push(event),
     })

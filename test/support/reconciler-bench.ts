@@ -19,14 +19,14 @@ export interface Bench {
 }
 
 interface Given {
-  readonly healPeriodMs?: number
+  readonly resyncPeriodMs?: number
   readonly minIntervalMs?: number
   readonly doubts?: (held: FakePlane['kernel'], wanted: FakePlane['kernel']) => Promise<boolean>
 }
 
 export function bench(
   plane = new FakePlane(),
-  { healPeriodMs = 600_000, minIntervalMs = 20, ...given }: Given = {},
+  { resyncPeriodMs = 600_000, minIntervalMs = 20, ...given }: Given = {},
 ): Bench {
   const clock = new FakeClock()
   const events: ReconcilerEvent[] = []
@@ -44,7 +44,7 @@ export function bench(
     random: () => 0.5,
     minIntervalMs,
     share: SYNC_SHARE,
-    healPeriodMs,
+    resyncPeriodMs,
     driftPollMs: 250,
     ...given,
     report: event => events.push(event),

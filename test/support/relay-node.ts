@@ -83,6 +83,6 @@ export class ReportingNode {
     }
     this.kernel = this.#wanted
     const { number } = this.kernel
-    this.#report.take({ kind: 'synced', number, reason: 'change', durationMs: COMMIT_MS, looked: false })
+    this.#report.take({ kind: 'synced', number, reason: 'change', durationMs: COMMIT_MS, readWhole: false })
   }
 }

@@ -39,7 +39,7 @@ const INITIAL_QUIET_MS = 10_000
  */
 export class Reflector<E extends Change = SourceEvent> {
   readonly #options: ReflectorOptions<E>
-  readonly #intake: ResourceChanges<E>
+  readonly #changes: ResourceChanges<E>
   readonly #backoff: WatchBackoff
   readonly #check: ConsistencyCheck
   #state = START
@@ -63,13 +63,13 @@ export class Reflector<E extends Change = SourceEvent> {
 
   constructor(options: ReflectorOptions<E>) {
     this.#options = options
-    this.#intake = new ResourceChanges({ ...options, skipped: reason => this.#observeSkipped(reason) })
+    this.#changes = new ResourceChanges({ ...options, skipped: reason => this.#observeSkipped(reason) })
     this.#backoff = new WatchBackoff(options)
     this.#check = new ConsistencyCheck({
       ...options,
       periodMs: options.checkPeriodMs,
-      index: this.#intake.index,
-      isBeyondCap: object => this.#intake.isBeyondCap(object),
+      index: this.#changes.index,
+      isBeyondCap: object => this.#changes.isBeyondCap(object),
       position: () => (this.#state.next === 'watch' ? this.#state.position : undefined),
       lost: objects => this.#relistLost(objects),
       ended: failure => options.sink.checked(failure),
@@ -137,7 +137,7 @@ export class Reflector<E extends Change = SourceEvent> {
     } finally {
       attempt.end()
       this.#attempt = undefined
-      this.#intake.closeListing()
+      this.#changes.closeListing()
     }
   }
 
@@ -146,7 +146,7 @@ export class Reflector<E extends Change = SourceEvent> {
     const failure: Failure = { kind: 'connection', text: 'a list took too long', retryAfterMs: 0 }
     const list = await readPages({
       atLeast: listVersion(this.#state),
-      openListing: () => this.#intake.openListing(),
+      openListing: () => this.#changes.openListing(),
       request: async (query, listing) => {
         const lift = attempt.after(LIST_MS_MAX, () =>
           attempt.breakOff({ kind: 'failed', during: 'list', failure }),
@@ -174,7 +174,11 @@ export class Reflector<E extends Change = SourceEvent> {
     }
     // A streamed list is passed on piece by piece: gathered objects would survive collections of the young generation.
     const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
-    const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
+    const run = new WatchRun({
+      clock,
+      position,
+      listing: streaming ? this.#changes.openListing() : undefined,
+    })
     // One that continues for longer than the server had agreed to has died unnoticed.
     attempt.after((seconds + 30) * 1_000, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)
@@ -223,7 +227,7 @@ export class Reflector<E extends Change = SourceEvent> {
       }
       run.events++
       if (run.listing === undefined) {
-        const changes = run.takeLive(event, this.#intake)
+        const changes = run.takeLive(event, this.#changes)
         if (changes.length > 0) run.taken = this.#options.sink.events(changes)
       } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
@@ -245,7 +249,7 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#well()
     await this.#untilTaken(taken)
     // Bookmarks come every minute, so that this check runs often enough.
-    if (this.#intake.takeRoom()) this.#relist({ kind: 'room' })
+    if (this.#changes.takeRoom()) this.#relist({ kind: 'room' })
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */
@@ -262,11 +266,11 @@ export class Reflector<E extends Change = SourceEvent> {
       return { kind: 'backwards' }
     }
     listing.end()
-    const missing = await this.#inSlices(this.#intake.vanishing(listing))
-    if (isMostGone(this.#intake.index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
+    const missing = await this.#inSlices(this.#changes.vanishing(listing))
+    if (isMostGone(this.#changes.index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
     const backwards = state.anew || isOlder(resourceVersion, state.position)
-    const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
-    this.#intake.closeListing()
+    const batch = await this.#inSlices(this.#changes.land(listing, { resourceVersion, missing, backwards }))
+    this.#changes.closeListing()
     await this.#untilTaken(sink.events(batch))
     this.#state = afterList(state, resourceVersion)
     sink.reached?.(resourceVersion, state.anew ? 'another-history' : 'list')
@@ -302,11 +306,11 @@ export class Reflector<E extends Change = SourceEvent> {
     const { sink } = this.#options
     try {
       await taken
-      const refusals = this.#intake.takeRefusals()
-      if (refusals !== undefined && !this.#stopped) sink.refusals(refusals, this.#intake.index.size)
+      const refusals = this.#changes.takeRefusals()
+      if (refusals !== undefined && !this.#stopped) sink.refusals(refusals, this.#changes.index.size)
     } catch (error) {
       // It is unknown which objects were delivered: deliver all of them again.
-      this.#intake.index.forgetVersions()
+      this.#changes.index.forgetVersions()
       throw error
     }
   }

@@ -32,7 +32,7 @@ export type ParseObject<E extends Change = SourceEvent> = (
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
-interface IntakeOptions<E extends Change> {
+interface ResourceChangesOptions<E extends Change> {
   readonly resource: Resource
   readonly clock: Pick<Clock, 'nowMs'>
   readonly parseObject: ParseObject<E>
@@ -57,7 +57,7 @@ interface LandOptions {
  */
 export class ResourceChanges<E extends Change = SourceEvent> {
   readonly index = new ObjectIndex()
-  readonly #options: IntakeOptions<E>
+  readonly #options: ResourceChangesOptions<E>
   readonly #refusals = new Map<string, Refusal>()
   #refusalsChanged = false
   #listing: Listing<E> | undefined
@@ -66,7 +66,7 @@ export class ResourceChanges<E extends Change = SourceEvent> {
   /** Monotonic milliseconds of the next list for objects that were refused. */
   #roomMs = Number.NEGATIVE_INFINITY
 
-  constructor(options: IntakeOptions<E>) {
+  constructor(options: ResourceChangesOptions<E>) {
     this.#options = options
     this.#cap = this.#newCap()
   }

@@ -1,6 +1,14 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
+import {
+  logEnd,
+  logFirstSync,
+  logMetrics,
+  logStart,
+  logState,
+  reasonOf,
+  totalsOf,
+} from '../../../src/daemon/banner.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { recordedLog } from '../../support/recorded-log.ts'
@@ -101,6 +109,17 @@ it('counts at the first sync, and names the addresses at which node ports answer
       durationMs: 4,
     },
   ])
+})
+
+it('counts each endpoint that one of the two lists of a port has', () => {
+  const here = endpoint('10.1.0.1', { nodeName: OPTIONS.nodeName })
+  const slices = slice('web-1', 'web', [here, endpoint('10.1.0.2')])
+  const countOf = (spec: object) =>
+    totalsOf(tableOf([node(), service('web', { ...spec }), slices]), []).endpoints
+  expect(countOf({})).toBe(2)
+  expect(countOf({ internalTrafficPolicy: 'Local' })).toBe(1)
+  const both = { type: 'NodePort', externalTrafficPolicy: 'Local', ports: [{ port: 80, nodePort: 30_080 }] }
+  expect(countOf(both)).toBe(2)
 })
 
 it('says after the first sync what nftables mode would win', () => {

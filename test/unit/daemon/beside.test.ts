@@ -182,7 +182,7 @@ it('does not take a commit that is reported during a reading, or after it, for o
 
 it("sees kube-proxy's nftables mode by the chains that a repair removes, at once", () => {
   const { watch, said } = rig()
-  const healed = (...objects: readonly string[]) => watch.report({ kind: 'healed', changes: 1, objects })
+  const healed = (...objects: readonly string[]) => watch.report({ kind: 'repaired', changes: 1, objects })
   healed('add element ip kube-proxy frontends', 'remove chain ip kube-proxy foreign-chain')
   expect(watch.check).toBeUndefined()
   healed('remove chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80')

@@ -105,7 +105,7 @@ function begin() {
       report.reached(at(revision))
     },
     synced: (number: number) =>
-      report.take({ kind: 'synced', number, reason: 'change', durationMs: 1, looked: false }),
+      report.take({ kind: 'synced', number, reason: 'change', durationMs: 1, readWhole: false }),
     held: () => said.at(-1)?.held?.Service,
   }
 }

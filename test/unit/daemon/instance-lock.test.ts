@@ -97,12 +97,12 @@ describe('F135: a proxy whose lock another one may hold as well', () => {
       processId: 7,
       signal: stop.signal,
     }
-    return await asOnlyInstance(undefined, options, async ({ signal, healed }: InstanceWatch) => {
+    return await asOnlyInstance(undefined, options, async ({ signal, repaired }: InstanceWatch) => {
       let before = 0
       for (const each of atMs) {
         await clock.advance(each - before)
         before = each
-        healed()
+        repaired()
       }
       for (let turn = 0; turn < 10; turn++) await Promise.resolve()
       if (!signal.aborted) stop.abort()

@@ -79,7 +79,7 @@ afterEach(() => {
   servicesOf = 'IPv6'
 })
 
-const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true }
+const SYNCED: ReconcilerEvent = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, readWhole: true }
 
 interface Asked {
   readonly rules?: Config['ipvs']['rules']

@@ -47,7 +47,7 @@ async function numberOf(metric: string): Promise<number> {
 
 const heard = (heardMs: number | undefined): SourceStatus => ({ missing: [], heardMs, trouble: undefined })
 const STALE = 'kprobe_source_stale_seconds'
-const SYNCED = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
+const SYNCED = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, readWhole: true } as const
 
 describe('Observer', () => {
   it('counts the silence of a source from the start while it was never heard', async () => {
@@ -122,7 +122,7 @@ describe('what the reconciler reports', () => {
     observer.report({ kind: 'stale', attempt: 1 })
     for (const damage of [true, false])
       observer.report({ kind: 'foreign-commit', generation: generationOf(9), process: 'nft', damage })
-    observer.report({ kind: 'healed', changes: 7, objects: [] })
+    observer.report({ kind: 'repaired', changes: 7, objects: [] })
     expect(observer.repairs.recent).toEqual([{ at: observer.repairs.lastAt, objects: 7, process: 'nft' }])
     observer.sourceProblem()
     observer.configChanged('applied')

@@ -143,7 +143,7 @@ describe('a plane that is one function', () => {
       random: Math.random,
       minIntervalMs: 1,
       share: SYNC_SHARE,
-      healPeriodMs: 30_000,
+      resyncPeriodMs: 30_000,
       driftPollMs: 0,
       report: event => {
         if (event.kind === 'quarantined') quarantined.push(event.service)

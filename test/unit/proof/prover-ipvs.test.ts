@@ -69,7 +69,7 @@ it('follows every packet in IPVS mode, and finds after a repair an address that 
 
   // An address that IPVS mode does not look after.
   its.node.links.addAddress('kube-ipvs0', { family: 2, ip: ip('203.0.113.9'), prefixLength: 32, flags: 0 })
-  its.prover.report({ kind: 'healed', changes: 1, objects: [] })
+  its.prover.report({ kind: 'repaired', changes: 1, objects: [] })
   its.rig.offer([...service(1, '10.1.0.1'), ...service(2, '10.1.0.3', '10.1.0.4')])
   await its.wait(10_000)
   expect(await its.proofs()).toBeGreaterThan(1)

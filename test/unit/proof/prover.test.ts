@@ -227,7 +227,7 @@ describe('Prover', () => {
     const its = await world()
     await its.other.commit([{ family: 'ip', table: 'kube-proxy', verb: 'flush-chain', chain: 'services' }])
     await its.wait(5_000)
-    expect(its.rig.kinds()).toContain('healed')
+    expect(its.rig.kinds()).toContain('repaired')
     expect(await its.proofs()).toBe(2)
     expect(await its.number('differences')).toBe(0)
   })
@@ -282,7 +282,7 @@ describe('Prover', () => {
     let left = 1
     its.rig.offer(first)
     its.meanwhile = () => {
-      if (left-- > 0) its.prover.report({ kind: 'healed', changes: 1, objects: [] })
+      if (left-- > 0) its.prover.report({ kind: 'repaired', changes: 1, objects: [] })
     }
     await its.wait(10_000)
     expect(left).toBeLessThan(0)

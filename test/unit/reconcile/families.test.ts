@@ -97,7 +97,7 @@ describe.each(['nftables', 'iptables', 'userspace'] as const)(
       const failures = rig.of('family-failed').length
       expect(failures).toBeGreaterThan(5)
       expect(failures).toBeLessThan(15)
-      expect(rig.of('healed')).toEqual([])
+      expect(rig.of('repaired')).toEqual([])
       kernel.space.absent.clear()
       await rig.until(() => rig.kinds().includes('family-restored'), 301_000)
       expect(rig.reconciler.status.failedFamily).toBeUndefined()
@@ -140,10 +140,10 @@ it('keeps the rules of a family whose new rules are rejected, and follows the ot
     { ...place, family: 'ip6' },
   ])
   expect(outcome).toBe('committed')
-  await rig.until(() => rig.kinds().includes('healed'), 10_000)
+  await rig.until(() => rig.kinds().includes('repaired'), 10_000)
   await neighbor.close()
   expect(held(kernel).IPv4).toBe(whole.IPv4)
-  const [damage, ...more] = rig.of('healed')
+  const [damage, ...more] = rig.of('repaired')
   expect(more).toEqual([])
   expect(damage?.objects.length).toBeGreaterThan(0)
   expect(damage?.objects.filter(object => !/\bip kube-proxy\b/.test(object))).toEqual([])

@@ -15,7 +15,7 @@ for (const { how, start } of [
       plane.tamper(new Map([['a', '1']]))
       await clock.advance(250)
       expect([...plane.kernel.keys()].sort()).toEqual(['a', 'b'])
-      expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add b'] })
+      expect(events).toContainEqual({ kind: 'repaired', changes: 1, objects: ['add b'] })
     })
 
     it('reports the repair of what an earlier process had written', async () => {
@@ -25,7 +25,7 @@ for (const { how, start } of [
       await clock.advance(100)
       plane.tamper(new Map())
       await clock.advance(250)
-      expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add a'] })
+      expect(events).toContainEqual({ kind: 'repaired', changes: 1, objects: ['add a'] })
     })
 
     it('makes no extra pass after commits of its own', async () => {
@@ -119,7 +119,7 @@ for (const { how, start } of [
       offer({ a: '3' })
       await clock.advance(1_000)
       expect(plane.kernel.get('a')).toBe('3')
-      const healed = events.slice(before).filter(({ kind }) => kind === 'healed')
+      const healed = events.slice(before).filter(({ kind }) => kind === 'repaired')
       expect(healed).toEqual([])
     })
 
@@ -230,7 +230,7 @@ for (const { how, start } of [
     })
 
     it('looks at the kernel again after the healing period', async () => {
-      const { clock, plane, offer } = start(new FakePlane(), { healPeriodMs: 60_000 })
+      const { clock, plane, offer } = start(new FakePlane(), { resyncPeriodMs: 60_000 })
       offer({ a: '1' })
       await clock.advance(1_000)
       plane.kernel = new Map()
@@ -288,7 +288,7 @@ describe('a plane that watches its generation', () => {
 
 describe('busy times', () => {
   it('looks at the whole kernel when it is time, though changes never cease', async () => {
-    const { clock, plane, offer } = bench(new FakePlane(), { healPeriodMs: 1_000 })
+    const { clock, plane, offer } = bench(new FakePlane(), { resyncPeriodMs: 1_000 })
     for (let time = 0; time < 500; time++) {
       offer({ a: String(time) })
       await clock.advance(10)
@@ -306,8 +306,8 @@ describe('busy times', () => {
     offer({ a: '3', b: '1' })
     await clock.advance(400)
     expect(plane.kernel.get('b')).toBe('1')
-    const healed = events.filter(({ kind }) => kind === 'healed')
-    expect(healed).toEqual([{ kind: 'healed', changes: 1, objects: ['add b'] }])
+    const healed = events.filter(({ kind }) => kind === 'repaired')
+    expect(healed).toEqual([{ kind: 'repaired', changes: 1, objects: ['add b'] }])
   })
 
   it('counts as damage nothing that a stale commit had written ahead of the rest', async () => {
@@ -318,13 +318,13 @@ describe('busy times', () => {
     offer({ a: '1', b: '1' })
     await clock.advance(400)
     expect([...plane.kernel.keys()]).toEqual(['a', 'b'])
-    expect(events.filter(({ kind }) => kind === 'healed')).toEqual([])
+    expect(events.filter(({ kind }) => kind === 'repaired')).toEqual([])
   })
 
   it.each([600_000, 100])(
     'reports no repair of changes beside a program that writes its own tables, resync every %i ms',
-    async healPeriodMs => {
-      const { clock, plane, offer, events } = await running(bench(new FakePlane(), { healPeriodMs }))
+    async resyncPeriodMs => {
+      const { clock, plane, offer, events } = await running(bench(new FakePlane(), { resyncPeriodMs }))
       for (let time = 0; time < 300; time++) {
         plane.tamper(plane.kernel)
         offer({ a: `${time}` })
@@ -334,7 +334,7 @@ describe('busy times', () => {
       expect(plane.kernel.get('a')).toBe('299')
       expect(plane.observations).toBeGreaterThan(5)
       const repairs = events.filter(
-        event => event.kind === 'healed' || (event.kind === 'committed' && event.reason !== 'change'),
+        event => event.kind === 'repaired' || (event.kind === 'committed' && event.reason !== 'change'),
       )
       expect(repairs).toMatchObject([{ kind: 'committed', reason: 'start' }])
     },

@@ -15,7 +15,7 @@ const DRAIN_MS = 60_000
 async function bench(services = WEB, more: Pick<Partial<IpvsOptions>, 'excludeCidrs'> = {}) {
   const { node, clock, start } = ipvsBench()
   const options = { ...DEFAULT_IPVS_OPTIONS, drainMs: DRAIN_MS, ...more }
-  const rig = start(options, { healPeriodMs: 10_000_000 })
+  const rig = start(options, { resyncPeriodMs: 10_000_000 })
   if (services.length > 0) await rig.sync(services)
   await rig.reconciler.stop()
   const kernel = ipvsKernelOf(node, clock)

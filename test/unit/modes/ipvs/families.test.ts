@@ -75,7 +75,7 @@ describe.each(LACKS)('a kernel without $name, IPVS mode', ({ family: broken, rul
     const failures = rig.of('family-failed').length
     expect(failures).toBeGreaterThan(5)
     expect(failures).toBeLessThan(15)
-    expect([...rig.of('healed'), ...rig.upkeep]).toEqual([])
+    expect([...rig.of('repaired'), ...rig.upkeep]).toEqual([])
     set(node, false)
     await rig.until(() => rig.kinds().includes('family-restored'), 301_000)
     const healthy = make(rules)

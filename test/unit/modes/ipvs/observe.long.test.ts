@@ -18,7 +18,7 @@ const HEAL_MS = 60_000
 
 function make() {
   const { start, ...bench } = ipvsBench()
-  return { ...bench, start: (options?: Partial<IpvsOptions>) => start(options, { healPeriodMs: HEAL_MS }) }
+  return { ...bench, start: (options?: Partial<IpvsOptions>) => start(options, { resyncPeriodMs: HEAL_MS }) }
 }
 
 /** What another tool does. */
@@ -54,7 +54,7 @@ describe('virtual servers of somebody else', () => {
     await others(node, clock, ...operations)
     await clock.advance(HEAL_MS + 1_000)
     expect(serversOf(node).toSorted()).toEqual([...OUR_NAMES, ...THEIR_NAMES].toSorted())
-    expect(rig.of('healed')).toEqual([])
+    expect(rig.of('repaired')).toEqual([])
     await stop(rig)
     const next = start()
     await next.sync(serviceOf('web', { ...WEB, endpoints: ['10.1.0.2'] }))
@@ -118,7 +118,7 @@ describe('a virtual server of somebody else where a Service wants its own', () =
       expect(rig.reconciler.rendered?.refusals.get('ns/web')).toMatchObject([
         { object: 'Service ns/web', value: theirs === LB ? 'TCP 192.0.2.1:80' : `TCP ${NODE_IP}:30080` },
       ])
-      expect(rig.of('healed')).toEqual([])
+      expect(rig.of('repaired')).toEqual([])
       await stop(rig)
     }
   })
@@ -173,7 +173,7 @@ describe('an excluded prefix', () => {
     const { messages } = node
     await clock.advance(HEAL_MS + 1_000)
     expect(node.messages).toBeGreaterThan(messages)
-    expect(rig.of('healed')).toEqual([])
+    expect(rig.of('repaired')).toEqual([])
   })
 
   it('keeps what was there before us when nobody wants it', async () => {

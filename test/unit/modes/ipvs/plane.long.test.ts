@@ -50,7 +50,7 @@ describe('an endpoint that goes', () => {
     expect(rig.upkeep).toMatchObject([{ kind: 'drained', connections: 0, endpoint: '10.1.0.1:8080' }])
     await clock.advance(40_000)
     expect(rig.of('foreign-commit')).toEqual([])
-    expect(rig.of('healed')).toEqual([])
+    expect(rig.of('repaired')).toEqual([])
   })
 
   it('is cut off at the deadline, counted anew after a restart (F100)', async () => {

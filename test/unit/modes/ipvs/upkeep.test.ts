@@ -12,7 +12,7 @@ const FAR_OFF_MS = 10_000_000
 
 async function synced(how: Pick<IpvsRigOptions, 'deaf' | 'quiet'> = {}) {
   const { node, start } = ipvsBench()
-  const rig = start({ digestMs: 1_000 }, { ...how, healPeriodMs: FAR_OFF_MS })
+  const rig = start({ digestMs: 1_000 }, { ...how, resyncPeriodMs: FAR_OFF_MS })
   rig.plane.startUpkeep()
   await rig.sync(WEB)
   await rig.wait(200)
@@ -71,7 +71,7 @@ describe('drift that no kernel tells of', () => {
     const before = node.dump()
     tamper(node)
     expect(node.dump()).not.toEqual(before)
-    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    await rig.until(() => rig.of('repaired').length > 0, 3_000)
     expect(node.dump()).toEqual(before)
     expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: expect.stringMatching(told) })
     const looks = rig.of('foreign-commit').length
@@ -83,7 +83,7 @@ describe('drift that no kernel tells of', () => {
     const { node, rig } = await synced({ quiet: true })
     const before = node.dump()
     tamper(node)
-    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    await rig.until(() => rig.of('repaired').length > 0, 3_000)
     expect(node.dump()).toEqual(before)
   })
 
@@ -94,7 +94,7 @@ describe('drift that no kernel tells of', () => {
       node.links.byName(DEVICE)?.addresses.splice(0)
       // Of another device; but a notification is a reason to look.
       node.links.addAddress('lo', { family: 2, ip: ip('127.0.0.2'), prefixLength: 8, flags: 0 })
-      await rig.until(() => rig.of('healed').length > 0, deaf ? 3_000 : 500)
+      await rig.until(() => rig.of('repaired').length > 0, deaf ? 3_000 : 500)
       expect(node.addresses()).toEqual([ip('172.30.0.1')])
       expect(rig.upkeep[0]).toMatchObject({ kind: 'drift', difference: 'addresses of kube-ipvs0 deleted: 1' })
     },
@@ -105,7 +105,7 @@ describe('drift that no kernel tells of', () => {
     const before = node.dump()
     node.ipvs.servers.clear()
     await rig.plane.observe({ aside: true })
-    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    await rig.until(() => rig.of('repaired').length > 0, 3_000)
     expect(node.dump()).toEqual(before)
   })
 
@@ -123,7 +123,7 @@ describe('drift that no kernel tells of', () => {
     await rig.wait(3_000)
     expect(rig.upkeep.filter(({ kind }) => kind === 'drift' || kind === 'failed')).toEqual([])
     expect(rig.of('foreign-commit')).toEqual([])
-    expect(rig.of('healed')).toEqual([])
+    expect(rig.of('repaired')).toEqual([])
     expect(node.complaints()).toEqual([])
   })
 
@@ -166,7 +166,7 @@ describe('drift that no kernel tells of', () => {
     )
     await rig.wait(70_000)
     for (const { destinations } of node.ipvs.servers.values()) destinations.clear()
-    await rig.until(() => rig.of('healed').length > 0, 10_000)
+    await rig.until(() => rig.of('repaired').length > 0, 10_000)
     expect(node.dump().filter(line => line.startsWith('real'))).toHaveLength(100)
   })
 })
