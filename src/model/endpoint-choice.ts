@@ -151,24 +151,24 @@ export interface Survey {
 }
 
 export function survey(among: readonly Candidate[], place: Place): Survey {
-  const endpoints = among.map(({ endpoint }) => endpoint)
-  const isReady = ({ traits }: Endpoint) => traits.conditions.ready
-  const drains = ({ traits }: Endpoint) => isDraining(traits)
-  const local = endpoints.filter(({ traits }) => traits.nodeName === place.nodeName)
-  return {
-    topology: topologyOf(endpoints.filter(isReady), place),
-    ready: endpoints.some(isReady),
-    draining: endpoints.some(drains),
-    localReady: local.some(isReady),
-    localDraining: local.some(drains),
+  let [ready, draining, localReady, localDraining] = [false, false, false, false]
+  for (const { endpoint } of among) {
+    const { traits } = endpoint
+    const [isReady, drains] = [traits.conditions.ready, isDraining(traits)]
+    const isLocal = traits.nodeName === place.nodeName
+    ready ||= isReady
+    draining ||= drains
+    localReady ||= isLocal && isReady
+    localDraining ||= isLocal && drains
   }
+  return { topology: topologyOf(among, place), ready, draining, localReady, localDraining }
 }
 
 /** Hints of endpoints that are not ready are ignored; one ready endpoint without a hint turns them off for all. */
-function topologyOf(ready: readonly Endpoint[], { nodeName, zone }: Place): TopologyMode {
+function topologyOf(among: readonly Candidate[], { nodeName, zone }: Place): TopologyMode {
   const isFor = (kind: keyof EndpointHints, name: string) =>
-    ready.every(({ traits }) => traits.hints[kind].length > 0) &&
-    ready.some(({ traits }) => traits.hints[kind].includes(name))
+    among.every(({ endpoint: { traits } }) => !traits.conditions.ready || traits.hints[kind].length > 0) &&
+    among.some(({ endpoint: { traits } }) => traits.conditions.ready && traits.hints[kind].includes(name))
   if (isFor('forNodes', nodeName)) return 'PreferSameNode'
   return zone !== '' && isFor('forZones', zone) ? 'PreferSameZone' : 'none'
 }

@@ -3,7 +3,7 @@ import { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Ip, mergeCidrs } from '../base/ip.ts'
 import { isSame } from '../base/plain-data.ts'
 import { type Claims, type ClaimUpdate, type Touched, updateClaims } from './claims.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
+import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
 import { type CappedServices, cappedSnapshot, withinCaps } from './memory-caps.ts'
 import {
   forwardedAtLocalhost,
@@ -212,8 +212,11 @@ function localBackendsAfter(
 }
 
 function countLocal(deltas: Map<Ip, number>, ports: readonly PortFrontends[] | undefined, by: 1 | -1): void {
-  for (const { cluster, local } of ports ?? [])
-    for (const list of [cluster, local])
-      for (const backend of list)
-        if (backend.local) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
+  const add = ({ ip, local }: Backend) => {
+    if (local) deltas.set(ip, (deltas.get(ip) ?? 0) + by)
+  }
+  for (const { cluster, local } of ports ?? []) {
+    cluster.forEach(add)
+    local.forEach(add)
+  }
 }
