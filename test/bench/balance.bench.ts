@@ -16,8 +16,6 @@ const SIZES = (process.env.KPROBE_SIZES ?? '1000x10,1000x100')
 const VIPS_FROM = 256
 const POLICIES = ['random', 'maglev'] as const
 const CHANGES = 50
-/** The reconciler rests 250 ms at most after a change: none waits for another. */
-const SPACING_MS = 300
 
 interface BalanceResult {
   readonly loadMs: number
@@ -69,7 +67,6 @@ async function measure(policy: string, services: number, endpoints: number): Pro
     await pipeline.change(sliceObject(at % services, endpoints, 1 + Math.floor(at / services)))
     changeUs.push((performance.now() - begin) * 1_000)
     changeBytes.push(bytes)
-    await new Promise(resolve => setTimeout(resolve, SPACING_MS))
   }
   await pipeline.cleanup()
   await pipeline.stop()

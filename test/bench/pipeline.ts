@@ -1,4 +1,4 @@
-import { SYNC_SHARE, systemClock } from '../../src/base/clock.ts'
+import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
@@ -74,7 +74,7 @@ export function overheard(transport: Transport, heard: (datagram: Uint8Array) =>
   }
 }
 
-/** Milliseconds between two commits are none here, so that each change measures its own way only. */
+/** No pass rests here, so that each change measures its own way only. */
 export function pipelineOf<State, P extends Plan<State>>(
   plane: Dataplane<State, P>,
   close: () => Promise<void>,
@@ -86,7 +86,7 @@ export function pipelineOf<State, P extends Plan<State>>(
     clock: systemClock,
     random: Math.random,
     minIntervalMs: 0,
-    share: SYNC_SHARE,
+    share: Number.POSITIVE_INFINITY,
     resyncPeriodMs: 3_600_000,
     driftPollMs: 0,
     report: event => {
