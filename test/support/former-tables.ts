@@ -1,6 +1,6 @@
 import { NF_DROP } from '../../src/kernel/nft/constants.ts'
 import type { Element, Expression, Rule, Table, Verdict } from '../../src/kernel/nft/state.ts'
-import { CHAIN_NO_LOCAL, DROP, dropCounted } from '../../src/modes/common/rules.ts'
+import { CHAIN_NO_LOCAL, dropCounted, GOTO_NO_LOCAL } from '../../src/modes/common/rules.ts'
 
 /** Gives a table as the release before wrote it: what has no endpoint on this node is dropped where it is found. */
 export function formerTable(table: Table): Table {
@@ -23,10 +23,10 @@ function formerRule(rule: Rule): Rule {
 
 function formerElement(element: Element): Element {
   const { data } = element
-  const isVerdict = typeof data === 'object' && data.chain === DROP.chain
+  const isVerdict = typeof data === 'object' && data.chain === GOTO_NO_LOCAL.chain
   return isVerdict ? { ...element, data: { code: NF_DROP, chain: undefined } satisfies Verdict } : element
 }
 
 function isDrop(expression: Expression): boolean {
-  return expression.kind === 'verdict' && expression.verdict.chain === DROP.chain
+  return expression.kind === 'verdict' && expression.verdict.chain === GOTO_NO_LOCAL.chain
 }

@@ -249,8 +249,8 @@ export const CHAIN_FIREWALL = 'firewall-check'
 /** This chain exists where a forwarder of the daemon serves node ports at localhost. */
 export const CHAIN_LOCALHOST = 'localhost-nodeports'
 
-export const REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
-export const DROP: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_NO_LOCAL }
+export const GOTO_REJECT: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_REJECT }
+export const GOTO_NO_LOCAL: Verdict = { code: nft.NFT_GOTO, chain: CHAIN_NO_LOCAL }
 
 /**
  * The priority of the hooks that translate destinations: one before that of kube-proxy and of nearly all other programs.

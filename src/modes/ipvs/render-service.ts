@@ -19,7 +19,7 @@ import { BALANCE_ANNOTATION, isHashed } from '../../model/balance.ts'
 import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { DROP, REJECT } from '../common/rules.ts'
+import { GOTO_NO_LOCAL, GOTO_REJECT } from '../common/rules.ts'
 import { commentOf, LAYOUTS, NFT_FAMILIES, portData, portKey } from '../common/tables.ts'
 import { entryAt, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
 import { type Place, type PlacedPort, type Placing, placePorts, type Surroundings } from './places.ts'
@@ -284,14 +284,14 @@ function healthCheckElements(
 function verdictOf({ frontend: { route }, backends }: Place): Verdict | undefined {
   switch (route.kind) {
     case 'reject':
-      return REJECT
+      return GOTO_REJECT
     case 'drop':
-      return DROP
+      return GOTO_NO_LOCAL
     case 'internal':
       if (backends.length > 0) return undefined
-      return route.over === 'local' ? DROP : REJECT
+      return route.over === 'local' ? GOTO_NO_LOCAL : GOTO_REJECT
     case 'external-cluster':
-      return backends.length > 0 ? undefined : REJECT
+      return backends.length > 0 ? undefined : GOTO_REJECT
     case 'external-local':
       return undefined
   }

@@ -7,7 +7,7 @@ import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { type Forwarder, knownForwarder, type ListName } from '../common/forwarder/forwarder.ts'
-import { DROP, REJECT } from '../common/rules.ts'
+import { GOTO_NO_LOCAL, GOTO_REJECT } from '../common/rules.ts'
 import {
   changedServices,
   commentOf,
@@ -271,7 +271,7 @@ class Made implements ServiceElements {
       this.elements.push({
         set: isNodePort ? 'nodeport-verdicts' : 'verdicts',
         key,
-        data: everyone === 'drop' ? DROP : REJECT,
+        data: everyone === 'drop' ? GOTO_NO_LOCAL : GOTO_REJECT,
         comment: commentOf(port),
       })
     if (frontend.sourceRanges !== undefined && !isNodePort) this.#guard(frontend, key, port)
