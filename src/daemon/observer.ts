@@ -86,6 +86,7 @@ export class Observer {
   readonly #refusals: RefusalLog
   readonly #sourceRefusals = new SourceRefusalLog()
   #repairs: Repairs = { passes: 0, objects: 0, recent: [] }
+  /** The last process that may have changed kprobe's tables since they were read. */
   #intruder: string | undefined
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
@@ -212,8 +213,10 @@ export class Observer {
         this.metrics.kprobe_foreign_commits_total.inc()
         if (event.damage) this.metrics.kprobe_drift_found_total.inc()
         if (event.damage) this.#intruder = event.process
-        if (event.damage) log.warn({ process: event.process }, "another process changes kprobe's tables")
-        else log.debug({ generation: event.generation }, 'another process changed nf_tables')
+        log.debug(
+          { generation: event.generation, process: event.process },
+          'another process changed nf_tables',
+        )
         break
       case 'stale':
         this.metrics.kprobe_commit_generation_retries_total.inc()
@@ -249,6 +252,8 @@ export class Observer {
     const { metrics } = this
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
+    // Whatever this process may have changed is repaired, or was none of ours.
+    if (event.readWhole) this.#intruder = undefined
     const failed = this.#options.failedFamily()?.family
     for (const ip_family of FAMILIES)
       metrics.kprobe_family_programmed.set({ ip_family }, Number(ip_family !== failed))
@@ -292,8 +297,8 @@ export class Observer {
   #repaired({ changes, objects }: EventOf<'repaired'>): void {
     const { passes, objects: before, recent } = this.#repairs
     const lastAt = rfc3339(this.#options.wallMs())
-    const repair = { at: lastAt, objects: changes, process: this.#intruder }
-    this.#intruder = undefined
+    const process = this.#intruder
+    const repair = { at: lastAt, objects: changes, process }
     this.#repairs = {
       passes: passes + 1,
       objects: before + changes,
@@ -302,7 +307,8 @@ export class Observer {
     }
     this.metrics.kprobe_heals_total.inc()
     this.metrics.kprobe_healed_objects_total.inc(changes)
-    this.#options.log.warn({ changes, objects }, "repaired foreign changes to kprobe's tables")
+    const facts = { ...(process === undefined ? {} : { process }), changes, objects }
+    this.#options.log.warn(facts, "repaired foreign changes to kprobe's tables")
   }
 
   #quarantined({ service, error, retryMs }: EventOf<'quarantined'>): void {

@@ -82,7 +82,7 @@ const WORK = {
     [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5],
   ),
   kprobe_foreign_commits_total: counter('Commits to nf_tables by other programs.'),
-  kprobe_drift_found_total: counter("Commits by other programs that changed kprobe's objects."),
+  kprobe_drift_found_total: counter("Commits by other programs that may have changed kprobe's objects."),
   kprobe_heals_total: counter("Repairs of kprobe's kernel objects."),
   kprobe_healed_objects_total: counter('Kernel objects repaired.'),
   kprobe_drained_endpoints_total: counter(

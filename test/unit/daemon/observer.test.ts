@@ -109,6 +109,20 @@ describe('Observer', () => {
 })
 
 describe('what the reconciler reports', () => {
+  it('names the process that may have done it, until the kernel was read', () => {
+    const suspect = () =>
+      observer.report({ kind: 'foreign-commit', generation: generationOf(9), process: 'nft', damage: true })
+    const repair = () => {
+      observer.report({ kind: 'repaired', changes: 1, objects: [] })
+      return observer.repairs.recent.at(-1)?.process
+    }
+    suspect()
+    expect(repair()).toBe('nft')
+    suspect()
+    observer.synced(SYNCED, snapshotOf([]), tableOf([]))
+    expect(repair()).toBeUndefined()
+  })
+
   it('is counted', async () => {
     const plan = { changes: 3 } as Plan<unknown>
     const receipt = { outcome: 'committed', bytes: 100, messages: 2, durationMs: 2, refusals: [] } as const
