@@ -4,7 +4,7 @@ import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import { forwardsAny } from '../config/modes.ts'
-import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import { endpointCount, type FrontendTable } from '../model/frontend.ts'
 import { familiesAtLocalhost } from '../model/node-context.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -110,16 +110,10 @@ export function totalsOf(table: FrontendTable, quarantined: readonly ServiceKey[
     services++
     for (const port of ports) {
       frontends += port.frontends.length
-      endpoints += endpointsOf(port)
+      endpoints += endpointCount(port)
     }
   }
   return { services, frontends, endpoints }
-}
-
-/** Counts the endpoints of both lists, each once: the first is empty where all traffic policies are Local. */
-function endpointsOf({ cluster, local }: PortFrontends): number {
-  if (local.length === 0) return cluster.length
-  return new Set([...cluster, ...local].map(({ ip, port }) => `${ip} ${port}`)).size
 }
 
 export interface Ending {

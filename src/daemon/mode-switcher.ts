@@ -17,7 +17,7 @@ type Stage =
       readonly kind: 'switching'
       readonly serving: ActiveMode
       readonly next: ActiveMode
-      /** Of the last state that `next` resolved: `serving` may be stuck in its pass and never report its own. */
+      /** The event of the last state that `next` resolved: `serving` may be stuck in its pass and never report its own. */
       resolved: Extract<ReconcilerEvent, { readonly kind: 'resolved' }> | undefined
     }
 

@@ -63,7 +63,7 @@ interface Repair {
   /** RFC 3339. */
   readonly at: string
   readonly objects: number
-  /** The process that changed kprobe's tables: its name and id; undefined where the kernel did not name it. */
+  /** The last process that may have done it: its name and id; undefined where the kernel did not name one. */
   readonly process: string | undefined
 }
 
@@ -86,8 +86,8 @@ export class Observer {
   readonly #refusals: RefusalLog
   readonly #sourceRefusals = new SourceRefusalLog()
   #repairs: Repairs = { passes: 0, objects: 0, recent: [] }
-  /** The last process that may have changed kprobe's tables since they were read. */
-  #intruder: string | undefined
+  /** The last process that may have changed kprobe's tables, until a pass that began later has read them. */
+  #intruder: { readonly process: string | undefined; readonly atMs: number } | undefined
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
@@ -205,6 +205,7 @@ export class Observer {
         this.#committed(event)
         break
       case 'synced':
+      case 'resolved':
         break
       case 'repaired':
         this.#repaired(event)
@@ -212,7 +213,7 @@ export class Observer {
       case 'foreign-commit':
         this.metrics.kprobe_foreign_commits_total.inc()
         if (event.damage) this.metrics.kprobe_drift_found_total.inc()
-        if (event.damage) this.#intruder = event.process
+        if (event.damage) this.#intruder = { process: event.process, atMs: this.#options.clock.nowMs() }
         log.debug(
           { generation: event.generation, process: event.process },
           'another process changed nf_tables',
@@ -248,12 +249,14 @@ export class Observer {
 
   /** Takes a sync: the kernel holds `table`, which is the resolved Snapshot. */
   synced(event: EventOf<'synced'>, snapshot: Snapshot, table: FrontendTable): void {
-    const { wallMs, nodeName, tell } = this.#options
+    const { clock, wallMs, nodeName, tell } = this.#options
     const { metrics } = this
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
-    // Whatever this process may have changed is repaired, or was none of ours.
-    if (event.readWhole) this.#intruder = undefined
+    const beganMs = clock.nowMs() - event.durationMs
+    // What this process may have changed is repaired, or was none of ours.
+    if (event.readWhole && this.#intruder !== undefined && this.#intruder.atMs < beganMs)
+      this.#intruder = undefined
     const failed = this.#options.failedFamily()?.family
     for (const ip_family of FAMILIES)
       metrics.kprobe_family_programmed.set({ ip_family }, Number(ip_family !== failed))
@@ -267,10 +270,10 @@ export class Observer {
     setPending(metrics, this.#pending.now)
     metrics.kprobe_services.set(table.services.size)
     this.health.synced(event.number)
-    this.#look(table)
+    this.#logRefusals(table)
   }
 
-  #look(table: FrontendTable): void {
+  #logRefusals(table: FrontendTable): void {
     const { log, tell } = this.#options
     const news = this.#refusals.update(table)
     this.#tellRefused({ services: news.total })
@@ -297,7 +300,7 @@ export class Observer {
   #repaired({ changes, objects }: EventOf<'repaired'>): void {
     const { passes, objects: before, recent } = this.#repairs
     const lastAt = rfc3339(this.#options.wallMs())
-    const process = this.#intruder
+    const process = this.#intruder?.process
     const repair = { at: lastAt, objects: changes, process }
     this.#repairs = {
       passes: passes + 1,

@@ -27,7 +27,7 @@ const WEIGHT_RULE = /^(zone|node)=([^\s=:,]{1,253}):(\d{1,3})$/
 const WEIGHT_MAX = 100
 const WEIGHT_RULES_MAX = 256
 
-/** Reads both annotations; an empty object where there are none. */
+/** Reads both annotations. Gives undefined where there are none. */
 export function readBalance(findings: Findings, annotations: unknown): ServiceBalance | undefined {
   const { [BALANCE_ANNOTATION]: word, [WEIGHTS_ANNOTATION]: text } = isJson(annotations) ? annotations : {}
   if (word === undefined && text === undefined) return undefined

@@ -70,6 +70,12 @@ export interface PortFrontends {
   readonly local: readonly Backend[]
 }
 
+/** Counts the endpoints of both lists, each once: a list that no route uses is empty. */
+export function endpointCount({ cluster, local }: Pick<PortFrontends, 'cluster' | 'local'>): number {
+  if (local.length === 0 || cluster.length === 0) return cluster.length + local.length
+  return new Set([...cluster, ...local].map(({ ip, port }) => `${ip} ${port}`)).size
+}
+
 /** Everything that one Service needs on this node, in both families. */
 export interface ServiceFrontends {
   readonly service: ServiceKey

@@ -1,4 +1,3 @@
-import { trimmed } from '../base/collections.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { balanceOf, failsOver } from './balance.ts'
 import {
@@ -17,7 +16,7 @@ import {
   survey,
   wholeCandidatesOf,
 } from './endpoint-choice.ts'
-import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './fields.ts'
+import { addRefusal, type Findings, NO_REFUSALS, type Refusal, refusalsOf, refuse } from './fields.ts'
 import {
   type HealthCheck,
   healthCheckOf,
@@ -116,7 +115,7 @@ function ownClusterIps(ownership: AddressOwnership, service: Service): readonly 
 function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
   const found = refusalsOf(findings)
   const known = [...service.refusals, ...slices.flatMap(({ refusals }) => refusals)]
-  if (found.length === 0) return trimmed(known)
+  if (found.length === 0) return known.length === 0 ? NO_REFUSALS : known
   const once = new Map(found.map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]))
   return [...known, ...once.values()]
 }

@@ -94,7 +94,7 @@ export class DriftDetector {
   }
 
   /** Notes the time that a read of the kernel and its comparison with the wanted state took. */
-  read(durationMs: number): void {
+  noteRead(durationMs: number): void {
     this.#readMs = durationMs
   }
 

@@ -64,7 +64,7 @@ interface PassOptions<State, P extends Plan<State>> {
   /** Called after each read or write of the kernel with the generation then current; see DriftDetector.expect. */
   readonly atGeneration: (generation: Generation, foreign: boolean) => void
   /** Called after each read with its duration, comparing included. */
-  readonly read: (durationMs: number) => void
+  readonly noteRead: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
   readonly pace: () => Promise<void>
   /**
@@ -229,7 +229,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<State, P>> {
-    const { plane, slicing, nowMs, read } = this.#options
+    const { plane, slicing, nowMs, noteRead } = this.#options
     const startMs = nowMs()
     let from = this.#applied
     const observed = from === undefined
@@ -244,7 +244,7 @@ export class Pass<State, P extends Plan<State>> {
     const wanted = await finishInSlices(plane.render(table, { base: this.#base ?? from, without }), slicing)
     this.#base = wanted
     const plan = await finishInSlices(plane.diff(from, wanted), slicing)
-    if (observed) read(nowMs() - startMs)
+    if (observed) noteRead(nowMs() - startMs)
     if (observed || !plan.rebuilds) return { plan, observed, from, wanted }
     this.#applied = undefined
     return await this.#plan(table, without)

@@ -143,7 +143,7 @@ export class Reconciler<State, P extends Plan<State>> {
         this.#committedMs = clock.nowMs()
         this.#pacer.rest(options.minIntervalMs)
       },
-      read: durationMs => this.#drift.read(durationMs),
+      noteRead: durationMs => this.#drift.noteRead(durationMs),
       pace: () => this.#pacer.rested(),
       doubts: options.doubts,
     })

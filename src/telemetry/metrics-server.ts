@@ -11,7 +11,7 @@ import {
   readOnly,
 } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
-import type { FrontendTable } from '../model/frontend.ts'
+import { endpointCount, type FrontendTable } from '../model/frontend.ts'
 import { counter, gauge, MetricSet, type MetricsFormat, type Rows } from './metric-set.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
@@ -199,9 +199,9 @@ function programmedText({ services }: FrontendTable): string {
   let ports = 0
   let endpoints = 0
   for (const service of services.values())
-    for (const { cluster, local } of service.ports) {
+    for (const port of service.ports) {
       ports++
-      endpoints += Math.max(cluster.length, local.length)
+      endpoints += endpointCount(port)
     }
   return `${count(services.size, 'Service')}, ${count(ports, 'port')}, ${count(endpoints, 'endpoint')}`
 }

@@ -14,7 +14,7 @@ export interface Story {
 
 /** More than 500 elements, so that they go by the thread pool. */
 const MANY = services(130)
-/** Longer than a conversation may take, and the healing period. */
+/** Longer than a conversation may take, and the resync period. */
 const PATIENCE_MS = 60_000
 
 /**
@@ -34,7 +34,7 @@ export async function tell(faults: TransportFaults): Promise<Story> {
   await rig.wait(500)
   await rig.sync(MANY, PATIENCE_MS)
   await rig.wait(500)
-  // Whatever was lost in the meantime is found by the look at the end of the healing period at the latest.
+  // Whatever was lost in the meantime is found by the full resync at the latest.
   if (rig.of('failed').length > 0) await rig.wait(31_000)
   await rig.close()
   return { rig, kernel, differences: await differences(MANY, {}, kernel.open()) }

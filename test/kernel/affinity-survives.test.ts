@@ -42,7 +42,7 @@ it('clients keep their endpoint when endpoints outgrow their set and the table i
     nowMs: systemClock.nowMs,
     quarantine: new Quarantine({ minMs: 1000, maxMs: 1000, random: () => 0 }),
     report: event => events.push(event),
-    read: () => undefined,
+    noteRead: () => undefined,
     atGeneration: () => undefined,
     pace: () => Promise.resolve(),
   })

@@ -32,7 +32,7 @@ export interface NodeProcessOptions {
 }
 
 const MIN_INTERVAL_MS = 20
-const HEAL_PERIOD_MS = 120_000
+const RESYNC_PERIOD_MS = 120_000
 const DRIFT_POLL_MS = 2_000
 
 /** One life of the daemon on the node: the real source, model, reconciler and plane, put together as it puts them. */
@@ -124,7 +124,7 @@ export class NodeProcess {
       random,
       minIntervalMs: MIN_INTERVAL_MS,
       share: SYNC_SHARE,
-      resyncPeriodMs: HEAL_PERIOD_MS,
+      resyncPeriodMs: RESYNC_PERIOD_MS,
       driftPollMs: DRIFT_POLL_MS,
       report: event => this.#report(event),
     })

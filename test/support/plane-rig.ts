@@ -26,7 +26,7 @@ const EVERYWHERE: PipelineConfig = { nodePortAddresses: [] }
 
 const MIN_INTERVAL_MS = 20
 const DRIFT_POLL_MS = 100
-const HEAL_PERIOD_MS = 30_000
+const RESYNC_PERIOD_MS = 30_000
 const STEP_MS = 5
 
 /** What the daemon makes of a source, put together in the same way over a plane of the test's choice. */
@@ -50,7 +50,7 @@ export class PlaneRig<State, P extends Plan<State>> {
       random: () => 0.5,
       minIntervalMs: MIN_INTERVAL_MS,
       share: SYNC_SHARE,
-      resyncPeriodMs: periods.resyncPeriodMs ?? HEAL_PERIOD_MS,
+      resyncPeriodMs: periods.resyncPeriodMs ?? RESYNC_PERIOD_MS,
       driftPollMs: periods.driftPollMs ?? DRIFT_POLL_MS,
       report: event => this.events.push(event),
     })
@@ -105,8 +105,9 @@ export class PlaneRig<State, P extends Plan<State>> {
     else await new Promise<void>(resolve => this.clock.after(ms, resolve))
   }
 
+  /** What happened to the kernel, in order. */
   kinds(): readonly ReconcilerEvent['kind'][] {
-    return this.events.map(event => event.kind)
+    return this.events.map(event => event.kind).filter(kind => kind !== 'resolved')
   }
 
   of<K extends ReconcilerEvent['kind']>(kind: K): readonly Extract<ReconcilerEvent, { kind: K }>[] {

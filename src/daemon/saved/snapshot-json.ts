@@ -262,8 +262,8 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     uid: saved.uid,
     creationTimestamp: saved.creationTimestamp,
     type: saved.type,
-    clusterIps: saved.clusterIps.map(readIp),
     ports: pool.servicePorts(saved.ports),
+    clusterIps: saved.clusterIps.map(readIp),
     externalIps: saved.externalIps.map(readIp),
     loadBalancerIps: saved.loadBalancerIps.map(readIp),
     sourceRanges: saved.sourceRanges.map(cidrIn),
@@ -274,7 +274,7 @@ function serviceIn(saved: Service, pool: ValuePool): Service {
     healthCheckNodePort: saved.healthCheckNodePort,
     tcpDrainMs: saved.tcpDrainMs,
     ipvsScheduler: saved.ipvsScheduler,
-    balance: saved.balance,
+    balance: saved.balance && { policy: saved.balance.policy, weights: saved.balance.weights },
     failsOver: saved.failsOver,
     proxyName: saved.proxyName,
     headless: saved.headless,
@@ -301,9 +301,9 @@ function sliceIn(saved: SavedSlice, pool: ValuePool): EndpointSlice {
     triggerTimeMs: saved.triggerTimeMs,
     ports: pool.endpointPorts(saved.ports),
     endpoints,
-    refusals: saved.refusals,
     targetNames,
     targetUids,
+    refusals: saved.refusals,
   }
 }
 

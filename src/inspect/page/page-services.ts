@@ -1,7 +1,7 @@
 import { formatIp, formatIpPort } from '../../base/ip.ts'
 import { compareTexts, count } from '../../base/text.ts'
 import type { PageSource } from '../../daemon/optional-parts.ts'
-import type { ServiceFrontends } from '../../model/frontend.ts'
+import { type Backend, endpointCount, type ServiceFrontends } from '../../model/frontend.ts'
 import type { Service, ServiceKey, SliceList } from '../../model/service.ts'
 import { type UnansweredRow, unansweredText } from '../live/unanswered-rows.ts'
 import { knownIn } from '../load.ts'
@@ -189,9 +189,9 @@ function pageService({ key, type }: Service, held: ServiceFrontends | undefined)
     frontends += port.frontends.length
     for (const { ip, port: number } of port.frontends.slice(0, FRONTENDS_SHOWN - shown.length))
       shown.push(`${ip === undefined ? `*:${number}` : formatIpPort(ip, number)}/${port.protocol}`)
-    const used = port.cluster.length > 0 ? port.cluster : port.local
-    endpoints += used.length
-    for (const { local } of used) if (local) localEndpoints++
+    endpoints += endpointCount(port)
+    const here = (list: readonly Backend[]) => list.filter(({ local }) => local)
+    localEndpoints += endpointCount({ cluster: here(port.cluster), local: here(port.local) })
   }
   const counts = { moreFrontends: frontends - shown.length, endpoints, localEndpoints }
   return { service: key, type, frontends: shown, ...counts, ...problemOf(held) }

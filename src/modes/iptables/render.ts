@@ -1,10 +1,10 @@
 import { stepsOver } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
-import { type Cidr, formatIpPort } from '../../base/ip.ts'
+import type { Cidr } from '../../base/ip.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import { chainKey, fixedRules, type ServiceRules, type XtChain, type XtEntry } from '../../kernel/xt/scope.ts'
 import type { Refusal } from '../../model/fields.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import { endpointCount, type FrontendTable, type ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { cidrKey } from '../common/detector.ts'
@@ -180,19 +180,11 @@ export function endpointsOf({ ports }: ServiceFrontends): number {
   let v4 = 0
   let v6 = 0
   for (const port of ports) {
-    const count = distinctEndpoints(port)
+    const count = endpointCount(port)
     if (port.family === 'IPv4') v4 += count
     else v6 += count
   }
   return Math.max(v4, v6)
-}
-
-function distinctEndpoints({ cluster, local }: PortFrontends): number {
-  if (local.length === 0 || cluster.length === 0) return cluster.length + local.length
-  const known = new Set(cluster.map(({ ip, port }) => formatIpPort(ip, port)))
-  let count = cluster.length
-  for (const { ip, port } of local) if (!known.has(formatIpPort(ip, port))) count++
-  return count
 }
 
 /** Makes EXT and FW: the chains for clients of addresses beside the ClusterIP. */

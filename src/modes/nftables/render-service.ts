@@ -246,7 +246,7 @@ function unguardedTarget({ route }: Frontend, port: PortFrontends): string | num
 /** Slots by list id. A list has gaps if another program changed the map. */
 type SlotTable = ReadonlyMap<number, Slots>
 
-const NO_SLOTS: SlotTable = new Map()
+const NO_SLOTS: ReadonlyMap<number, Slots> = new Map()
 
 /** Reads the slots from elements. Slot numbers above the number of elements are not ours: they would take memory. */
 function slotsOf(group: ElementGroup, set: EndpointsMap | 'slots'): SlotTable {

@@ -120,6 +120,11 @@ it('counts each endpoint that one of the two lists of a port has', () => {
   expect(countOf({ internalTrafficPolicy: 'Local' })).toBe(1)
   const both = { type: 'NodePort', externalTrafficPolicy: 'Local', ports: [{ port: 80, nodePort: 30_080 }] }
   expect(countOf(both)).toBe(2)
+  // One that drains here is in the list of this node alone.
+  const drains = { ready: false, serving: true, terminating: true }
+  const draining = endpoint('10.1.0.1', { nodeName: OPTIONS.nodeName, conditions: drains })
+  const others = slice('web-1', 'web', [draining, endpoint('10.1.0.2')])
+  expect(totalsOf(tableOf([node(), service('web', both), others]), []).endpoints).toBe(2)
 })
 
 it('says after the first sync what nftables mode would win', () => {

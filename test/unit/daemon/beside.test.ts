@@ -182,11 +182,11 @@ it('does not take a commit that is reported during a reading, or after it, for o
 
 it("sees kube-proxy's nftables mode by the chains that a repair removes, at once", () => {
   const { watch, said } = rig()
-  const healed = (...objects: readonly string[]) => watch.report({ kind: 'repaired', changes: 1, objects })
-  healed('add element ip kube-proxy frontends', 'remove chain ip kube-proxy foreign-chain')
+  const repaired = (...objects: readonly string[]) => watch.report({ kind: 'repaired', changes: 1, objects })
+  repaired('add element ip kube-proxy frontends', 'remove chain ip kube-proxy foreign-chain')
   expect(watch.check).toBeUndefined()
-  healed('remove chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80')
+  repaired('remove chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80')
   expect(said(BESIDE)).toHaveLength(1)
-  healed('remove chain ip kube-proxy cluster-ips-check')
+  repaired('remove chain ip kube-proxy cluster-ips-check')
   expect(said(BESIDE)).toHaveLength(1)
 })

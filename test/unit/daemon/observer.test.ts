@@ -109,18 +109,28 @@ describe('Observer', () => {
 })
 
 describe('what the reconciler reports', () => {
-  it('names the process that may have done it, until the kernel was read', () => {
+  it('names the process that may have done it, until a later pass has read the kernel', async () => {
     const suspect = () =>
       observer.report({ kind: 'foreign-commit', generation: generationOf(9), process: 'nft', damage: true })
+    const sync = (readWhole: boolean) =>
+      observer.synced({ ...SYNCED, durationMs: 10, readWhole }, snapshotOf([]), tableOf([]))
     const repair = () => {
       observer.report({ kind: 'repaired', changes: 1, objects: [] })
       return observer.repairs.recent.at(-1)?.process
     }
     suspect()
     expect(repair()).toBe('nft')
-    suspect()
-    observer.synced(SYNCED, snapshotOf([]), tableOf([]))
+    expect(logged.at(-1)).toContain('process=nft')
+    // It came while the pass ran, which may have read the kernel before.
+    await clock.advance(10)
+    sync(true)
+    expect(repair()).toBe('nft')
+    await clock.advance(1)
+    sync(false)
+    expect(repair()).toBe('nft')
+    sync(true)
     expect(repair()).toBeUndefined()
+    expect(logged.at(-1)).not.toContain('process')
   })
 
   it('is counted', async () => {

@@ -191,10 +191,10 @@ describe('pacing', () => {
     offer({ a: '1' })
     await settle()
     expect([...plane.kernel.keys()].sort()).toEqual(['a', 'old'])
-    expect(kinds()).toEqual(['resolved', 'committed'])
+    expect(kinds()).toEqual(['committed'])
     await clock.advance(20)
     expect([...plane.kernel.keys()]).toEqual(['a'])
-    expect(kinds()).toEqual(['resolved', 'committed', 'committed', 'synced'])
+    expect(kinds()).toEqual(['committed', 'committed', 'synced'])
   })
 
   it('reports what each pass brought as synced in a storm in which each leaves something for the next', async () => {

@@ -7,7 +7,7 @@ for (const { how, start } of [
   { how: 'polls', start: bench },
   { how: 'has the plane watch', start: watchedBench },
 ]) {
-  describe(`healing, when the reconciler ${how} the generation`, () => {
+  describe(`repair, when the reconciler ${how} the generation`, () => {
     it('notices a foreign commit within the poll and restores what was lost', async () => {
       const { clock, plane, offer, events } = start()
       offer({ a: '1', b: '1' })
@@ -119,8 +119,8 @@ for (const { how, start } of [
       offer({ a: '3' })
       await clock.advance(1_000)
       expect(plane.kernel.get('a')).toBe('3')
-      const healed = events.slice(before).filter(({ kind }) => kind === 'repaired')
-      expect(healed).toEqual([])
+      const repairs = events.slice(before).filter(({ kind }) => kind === 'repaired')
+      expect(repairs).toEqual([])
     })
 
     it('reports once, and not at every poll, that the generation cannot be read', async () => {
@@ -229,7 +229,7 @@ for (const { how, start } of [
       expect(plane.kernel.get('a')).toBe('1')
     })
 
-    it('looks at the kernel again after the healing period', async () => {
+    it('reads the kernel again after the resync period', async () => {
       const { clock, plane, offer } = start(new FakePlane(), { resyncPeriodMs: 60_000 })
       offer({ a: '1' })
       await clock.advance(1_000)
@@ -306,8 +306,8 @@ describe('busy times', () => {
     offer({ a: '3', b: '1' })
     await clock.advance(400)
     expect(plane.kernel.get('b')).toBe('1')
-    const healed = events.filter(({ kind }) => kind === 'repaired')
-    expect(healed).toEqual([{ kind: 'repaired', changes: 1, objects: ['add b'] }])
+    const repairs = events.filter(({ kind }) => kind === 'repaired')
+    expect(repairs).toEqual([{ kind: 'repaired', changes: 1, objects: ['add b'] }])
   })
 
   it('counts as damage nothing that a stale commit had written ahead of the rest', async () => {
@@ -348,7 +348,7 @@ describe('failures', () => {
     const { clock, offer, kinds } = bench(plane)
     offer({ a: '1' })
     await settle()
-    expect(kinds()).toEqual(['resolved', 'failed'])
+    expect(kinds()).toEqual(['failed'])
     await clock.advance(100)
     expect(plane.kernel.get('a')).toBe('1')
     expect(plane.observations).toBe(2)

@@ -1,8 +1,15 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
-import { readSnapshotJson, serviceJson, snapshotJson } from '../../../../src/daemon/saved/snapshot-json.ts'
+import { isSame } from '../../../../src/base/plain-data.ts'
+import {
+  readSnapshotJson,
+  savedEvent,
+  savedObjects,
+  serviceJson,
+  snapshotJson,
+} from '../../../../src/daemon/saved/snapshot-json.ts'
 import { resolve } from '../../../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT } from '../../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, ValuePool } from '../../../../src/model/snapshot.ts'
 import { jsonPieces } from '../../../../src/telemetry/admin-server.ts'
 import { ip } from '../../../support/addresses.ts'
 import { serviceCidrOf } from '../../../support/apiserver/generator.ts'
@@ -75,6 +82,19 @@ describe('readSnapshotJson', () => {
   ])('throws: %s', (message, value) => {
     expect(() => finish(readSnapshotJson(value))).toThrow(message)
   })
+})
+
+it('saved objects equal parsed ones, so that an equal list changes nothing', () => {
+  const weighed = { metadata: { annotations: { 'kprobe.io/weights': 'zone=a:3' } } }
+  const before = snapshotOf([...OBJECTS, service('far', { clusterIP: '10.96.0.4' }, weighed)])
+  const pool = new ValuePool()
+  const after = applyEvents(
+    EMPTY_SNAPSHOT,
+    [...savedObjects(before)].map(object => savedEvent(through(object), pool)),
+  )
+  for (const map of ['services', 'sliceByKey'] as const)
+    for (const [key, value] of before[map].entries())
+      expect(isSame(after[map].get(key), value), key).toBe(true)
 })
 
 it('serviceJson gives frontends, endpoints and refusals as fields', () => {

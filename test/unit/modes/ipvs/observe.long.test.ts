@@ -14,11 +14,14 @@ const WEB: ServiceSpec = {
   externalIPs: ['192.0.2.1'],
   nodePort: 30080,
 }
-const HEAL_MS = 60_000
+const RESYNC_MS = 60_000
 
 function make() {
   const { start, ...bench } = ipvsBench()
-  return { ...bench, start: (options?: Partial<IpvsOptions>) => start(options, { resyncPeriodMs: HEAL_MS }) }
+  return {
+    ...bench,
+    start: (options?: Partial<IpvsOptions>) => start(options, { resyncPeriodMs: RESYNC_MS }),
+  }
 }
 
 /** What another tool does. */
@@ -52,7 +55,7 @@ describe('virtual servers of somebody else', () => {
     rig.plane.startUpkeep()
     await rig.sync(serviceOf('web', WEB))
     await others(node, clock, ...operations)
-    await clock.advance(HEAL_MS + 1_000)
+    await clock.advance(RESYNC_MS + 1_000)
     expect(serversOf(node).toSorted()).toEqual([...OUR_NAMES, ...THEIR_NAMES].toSorted())
     expect(rig.of('repaired')).toEqual([])
     await stop(rig)
@@ -84,7 +87,7 @@ describe('virtual servers of somebody else', () => {
     for (const set of node.sets.slots) set?.elements.clear()
     node.nft.space.tables.clear()
     rig.offer([])
-    await rig.until(() => serversOf(node).length === 0, 2 * HEAL_MS)
+    await rig.until(() => serversOf(node).length === 0, 2 * RESYNC_MS)
     expect(serversOf(node)).toEqual([])
   })
 })
@@ -106,7 +109,7 @@ describe('a virtual server of somebody else where a Service wants its own', () =
       const rig = start({ digestMs: 1_000 })
       rig.plane.startUpkeep()
       await rig.sync(serviceOf('web', WEB))
-      await clock.advance(HEAL_MS + 1_000)
+      await clock.advance(RESYNC_MS + 1_000)
       expect(node.dump().filter(isTheirs)).toEqual(theirLines)
       expect(serversOf(node).toSorted()).toEqual(
         [
@@ -130,7 +133,7 @@ describe('a virtual server of somebody else where a Service wants its own', () =
     await rig.sync(serviceOf('web', WEB))
     expect(node.addresses()).not.toContain(ip('192.0.2.1'))
     await others(node, clock, deleteServer(LB))
-    await rig.until(() => node.addresses().includes(ip('192.0.2.1')), 2 * HEAL_MS)
+    await rig.until(() => node.addresses().includes(ip('192.0.2.1')), 2 * RESYNC_MS)
     expect(serversOf(node)).toContain('TCP 192.0.2.1:80')
     expect(rig.reconciler.rendered?.refusals.size).toBe(0)
   })
@@ -171,7 +174,7 @@ describe('an excluded prefix', () => {
       'real TCP 172.30.0.1:80 -> 10.1.0.2:8080 weight 1',
     ])
     const { messages } = node
-    await clock.advance(HEAL_MS + 1_000)
+    await clock.advance(RESYNC_MS + 1_000)
     expect(node.messages).toBeGreaterThan(messages)
     expect(rig.of('repaired')).toEqual([])
   })
