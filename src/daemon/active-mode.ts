@@ -6,7 +6,7 @@ import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { cappedSnapshot } from '../model/memory-caps.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
-import { resolve } from '../model/resolve.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
@@ -29,6 +29,8 @@ export interface ActiveModeOptions {
   readonly planned: (plan: Plan<unknown>) => void
   /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
+  /** Gets each resolved state at once, whatever the result of its commit. */
+  readonly resolved?: ((resolved: Resolved) => void) | undefined
 }
 
 /** The known state of the kernel, and the Snapshot and configuration from which it was computed. */
@@ -109,6 +111,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
       resyncPeriodMs: config.syncPeriodMs,
       // Drift is to be repaired within 250 ms. Each check costs 0.06 to 0.09 ms, nearly all that an idle process uses.
       driftPollMs: isReal ? 150 : 0,
+      resolved: options.resolved,
       report: event => this.#report(event),
       doubts: (held, wanted) => guard.doubts(opened.extent(held), opened.extent(wanted)),
     })

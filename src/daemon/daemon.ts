@@ -1,7 +1,6 @@
 import { privilegeHint } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Resolved } from '../model/resolve.ts'
 import type { SnapshotEvent } from '../model/snapshot.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
@@ -283,9 +282,12 @@ class Daemon {
   }
 
   #program(config: Config): ModeSwitcher {
+    const api = this.#api
     return new ModeSwitcher(config, {
       ...this.#parts,
       report: event => this.#report(event),
+      // Back ends get more of an object than a saved state has.
+      resolved: api && (its => (this.#intake.isStale(its.snapshot) ? undefined : api.offer(its))),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
     })
@@ -397,17 +399,11 @@ class Daemon {
     this.#prover?.report(event)
     this.#kubeProxy?.report(event)
     this.#cluster?.takeEvent(event)
-    if (event.kind === 'resolved') this.#offerToApi(event.resolved)
-    else if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
+    if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed' && this.#failures.failed(event.error) && this.#config.once)
       this.#finish(1, '--once: the kernel could not be programmed')
     else if (event.kind === 'repaired') this.#io.repaired?.()
-  }
-
-  #offerToApi(resolved: Resolved): void {
-    // Back ends get more of an object than a saved state has.
-    if (!this.#intake.isStale(resolved.snapshot)) this.#api?.offer(resolved)
   }
 
   #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {

@@ -1,4 +1,5 @@
 import type { Config, ProxyMode } from '../config/config.ts'
+import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
@@ -17,8 +18,8 @@ type Stage =
       readonly kind: 'switching'
       readonly serving: ActiveMode
       readonly next: ActiveMode
-      /** The event of the last state that `next` resolved: `serving` may be stuck in its pass and never report its own. */
-      resolved: Extract<ReconcilerEvent, { readonly kind: 'resolved' }> | undefined
+      /** The last state that `next` resolved: `serving` may be stuck in its pass and never report its own. */
+      resolved: Resolved | undefined
     }
 
 /**
@@ -123,10 +124,16 @@ export class ModeSwitcher {
     const { start = startMode } = this.#options
     const begun: ActiveMode = start(config, {
       ...this.#options,
+      // The next mode resolves the same Snapshots, and may be the only one that does.
+      resolved: its => {
+        const stage = this.#stage
+        if (stage.serving === begun) this.#options.resolved?.(its)
+        else if (stage.kind === 'switching' && stage.next === begun) stage.resolved = its
+      },
       report: event => {
         if (event.kind === 'synced') this.#takeOver(begun)
         if (this.current === begun) this.#options.report(event)
-        else if (this.#next === begun) this.#takeOfNext(begun, event)
+        else if (this.#next === begun) this.#logOfNext(begun, event)
         if (event.kind !== 'synced' || !isFirst || this.current !== begun) return
         isFirst = false
         if (config.backend === 'netlink') this.#retireOthers(config)
@@ -147,7 +154,7 @@ export class ModeSwitcher {
     )
     this.#leaving = before.stop()
     // An older state is not reported: the previous mode may have reported a newer one.
-    if (resolved !== undefined && resolved.resolved.snapshot === this.#newest) this.#options.report(resolved)
+    if (resolved !== undefined && resolved.snapshot === this.#newest) this.#options.resolved?.(resolved)
   }
 
   /** Tests whether the kernel rejects a family of the next mode alone, and the family has Services. */
@@ -157,10 +164,9 @@ export class ModeSwitcher {
     return services.some(({ ports }) => ports.some(({ family }) => family === failedFamily.family))
   }
 
-  /** Keeps and logs events of the next mode. The previous mode serves meanwhile. */
-  #takeOfNext(begun: ActiveMode, event: ReconcilerEvent): void {
+  /** Logs events of the next mode. The previous mode serves meanwhile. */
+  #logOfNext(begun: ActiveMode, event: ReconcilerEvent): void {
     const { log } = this.#options
-    if (event.kind === 'resolved' && this.#stage.kind === 'switching') this.#stage.resolved = event
     const { mode } = begun
     const serving = this.current.mode
     if (event.kind === 'failed' || (event.kind === 'family-failed' && this.#wouldLose(begun)))

@@ -205,7 +205,6 @@ export class Observer {
         this.#committed(event)
         break
       case 'synced':
-      case 'resolved':
         break
       case 'repaired':
         this.#repaired(event)

@@ -158,8 +158,6 @@ class Run<State, P extends Plan<State>> {
           'the kernel rejects the Service; skipped and retried',
         )
         break
-      case 'resolved':
-        break
       case 'released':
         this.#log.info({ service: event.service }, 'the kernel accepts the Service again')
         break

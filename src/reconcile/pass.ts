@@ -1,14 +1,11 @@
 import { finishInSlices, type Slicing } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Resolved } from '../model/resolve.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
 import { type FailedFamily, isFamily, type Quarantine } from './quarantine.ts'
 
 /** The reconciler reports these values for logs, metrics and health; they never call back into a source. */
 export type ReconcilerEvent =
-  /** A Snapshot is resolved, whatever the result of its commit. */
-  | { readonly kind: 'resolved'; readonly resolved: Resolved }
   | {
       readonly kind: 'committed'
       readonly reason: PassReason

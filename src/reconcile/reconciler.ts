@@ -33,6 +33,8 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   /** Interval of the checks of the kernel's generation, milliseconds; 0 for never. */
   readonly driftPollMs: number
   readonly report: (event: ReconcilerEvent) => void
+  /** Gets each resolved state at once, whatever the result of its commit. */
+  readonly resolved?: ((resolved: Resolved) => void) | undefined
   /** See PassOptions. */
   readonly doubts?: (held: State, wanted: State) => Promise<boolean>
 }
@@ -255,7 +257,7 @@ export class Reconciler<State, P extends Plan<State>> {
     if (this.#resolved?.snapshot !== snapshot) {
       const steps = this.#options.resolve(this.#resolved, snapshot)
       this.#resolved = await finishInSlices(steps, slicingOf(this.#options.clock))
-      this.#options.report({ kind: 'resolved', resolved: this.#resolved })
+      this.#options.resolved?.(this.#resolved)
     }
     return this.#resolved
   }

@@ -105,9 +105,8 @@ export class PlaneRig<State, P extends Plan<State>> {
     else await new Promise<void>(resolve => this.clock.after(ms, resolve))
   }
 
-  /** What happened to the kernel, in order. */
   kinds(): readonly ReconcilerEvent['kind'][] {
-    return this.events.map(event => event.kind).filter(kind => kind !== 'resolved')
+    return this.events.map(event => event.kind)
   }
 
   of<K extends ReconcilerEvent['kind']>(kind: K): readonly Extract<ReconcilerEvent, { kind: K }>[] {

@@ -59,7 +59,7 @@ export function bench(
       tables.set(number, tableOf(number, services))
       reconciler.offer(snapshotOf(number))
     },
-    kinds: () => events.map(event => event.kind).filter(kind => kind !== 'resolved'),
+    kinds: () => events.map(event => event.kind),
   }
 }
 

@@ -39,7 +39,7 @@ function fakeMode(config: Config, options: ActiveModeOptions): ActiveMode {
   const end = new Promise<void>(resolve => {
     stopped = resolve
   })
-  const resolved = (snapshot: object) => options.report({ kind: 'resolved', resolved: { snapshot } as never })
+  const resolved = (snapshot: object) => options.resolved?.({ snapshot } as never)
   begun.push({ mode: config.proxyMode, report: options.report, resolved, stopped })
   const mode: Pick<ActiveMode, 'mode' | 'offer' | 'stop'> & { readonly status: object } = {
     mode: config.proxyMode,
@@ -96,13 +96,12 @@ function switcher(start = configOf('nftables'), clock = new FakeClock()): ModeSw
     warn: (_: unknown, text: string) => warned.push(text),
     error: (_: unknown, text: string) => warned.push(text),
   }
-  const report = (event: ReconcilerEvent) => {
-    if (event.kind === 'resolved') told.push(event.resolved.snapshot)
-  }
+  const resolved = ({ snapshot }: { readonly snapshot: object }) => told.push(snapshot)
   return new ModeSwitcher(start, {
     clock,
     log,
-    report,
+    report: () => undefined,
+    resolved,
     start: fakeMode,
   } as never as ModeSwitcherOptions)
 }
