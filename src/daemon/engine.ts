@@ -22,6 +22,7 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
       // A load of 30,000 Services takes as long, and needs 176 MiB instead of 203.
       keepYoungGenerationSmall()
       if (flag !== undefined) setFlagsFromString(flag)
+      markAtOnce()
     },
     loaded() {
       // A second after the first sync, when the work of the start is over.
@@ -45,6 +46,15 @@ export function keepYoungGenerationSmall(): void {
   setFlagsFromString('--semi-space-growth-factor=1')
   // A parallel collection of 1 MiB costs more than it saves.
   setFlagsFromString('--no-parallel-scavenge')
+}
+
+/**
+ * Makes V8 mark all objects in one go. Marking in steps is followed, in a process that is nearly idle, by three more
+ * collections that win nothing here: a change of one endpoint took 5.7 to 8.6 ms of processor time with them, and takes 3.6.
+ * A collection then stops the process for 0.6 ms for each MiB of objects: 22 ms at 10,000 x 10.
+ */
+function markAtOnce(): void {
+  setFlagsFromString('--no-incremental-marking')
 }
 
 /**

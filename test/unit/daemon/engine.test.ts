@@ -27,7 +27,7 @@ const SMAPS = [
 describe('the flags of V8', () => {
   it('are known to this Node.js, and raise the usual value', () => {
     const flag = flagOf(Number.parseInt(process.versions.node, 10)) ?? ''
-    const flags = [flag, '--semi-space-growth-factor=1', '--no-parallel-scavenge']
+    const flags = [flag, '--semi-space-growth-factor=1', '--no-parallel-scavenge', '--no-incremental-marking']
     const script = `for (const flag of ${JSON.stringify(flags)}) require('v8').setFlagsFromString(flag)`
     expect(spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' }).stderr).toBe('')
     const { stdout } = spawnSync(process.execPath, ['--v8-options'], { encoding: 'utf8' })
