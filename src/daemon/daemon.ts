@@ -137,7 +137,7 @@ class Daemon {
     const aborted = () => this.#finish(this.#config.once ? 1 : 0, reasonOf(signal))
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
-    engine?.loads(this.#config.proxyMode)
+    engine?.loads(findMode(this.#config.proxyMode))
     await this.#followIps()
     await this.#intake.follow(this.#source(this.#config))
     this.#saved?.begin()

@@ -2,12 +2,12 @@ import { readFileSync } from 'node:fs'
 import { setFlagsFromString } from 'node:v8'
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import type { ProxyMode } from '../config/config.ts'
+import type { Mode } from '../modes/mode.ts'
 import { releasePages } from '../netlink/native.ts'
 
 export interface Engine {
   /** Called once all code is loaded, before the first objects arrive, with the mode that loads them. */
-  readonly loads: (mode: ProxyMode) => void
+  readonly loads: (mode: Pick<Mode, 'leavesGarbage'>) => void
   /** Called after the first sync: releases the memory of the start a second later. */
   readonly loaded: () => void
 }
@@ -19,12 +19,11 @@ export interface Engine {
 export function engine({ clock, log }: { readonly clock: Clock; readonly log: Log }): Engine {
   const flag = flagOf(Number.parseInt(process.versions.node, 10))
   return {
-    loads(mode) {
+    loads({ leavesGarbage }) {
       // A load of 30,000 Services takes as long, and needs 176 MiB instead of 203.
       keepYoungGenerationSmall()
       if (flag !== undefined) setFlagsFromString(flag)
-      // The rules of 10,000 Services leave 150 MiB of garbage in iptables mode, of which those collections free a half.
-      if (mode !== 'iptables') markAtOnce()
+      if (leavesGarbage !== true) markAtOnce()
     },
     loaded() {
       // A second after the first sync, when the work of the start is over.

@@ -55,6 +55,7 @@ export const iptables: Mode = {
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },
   advice: iptablesAdvice,
   countsFailures: true,
+  leavesGarbage: true,
   lock: {
     of: proxy => `kprobe/chains/${chainNames(proxy).prefix}`,
     taken:
