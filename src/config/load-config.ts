@@ -264,19 +264,19 @@ function refuseUnproved(
   if (why !== undefined) settings.fail('prove', why)
 }
 
-/** Gives warnings about settings without effect: `ofCluster` need the API server and a daemon that stays, others only the latter. */
+/** Gives warnings about settings without effect: `ofCluster` need the API server and a kernel that is kept up to date, others the latter. */
 function idleSettings(
   { stateDir, nodeCondition, prove, source, once, backend }: Config,
   settings: Settings,
 ): readonly string[] {
-  const shortLived = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
+  const keepsNoKernel = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
   const ofCluster = [
     ...(stateDir === '' ? [] : [settings.label('stateDir')]),
     ...(nodeCondition === '' ? [] : [settings.label('nodeCondition')]),
   ]
   return [
-    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...shortLived], ofCluster),
-    ...noEffect(shortLived, prove === 'off' ? [] : [settings.label('prove')]),
+    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...keepsNoKernel], ofCluster),
+    ...noEffect(keepsNoKernel, prove === 'off' ? [] : [settings.label('prove')]),
   ]
 }
 
