@@ -24,6 +24,7 @@ const KEEP_CODE_MAX_MS = 60_000
 const KEPT_CODE = `program.${process.arch}.cache`
 /** See deploy/keep-code.mjs. */
 const KEEP_CODE_FLAGS = ['--hash-seed=1', '--no-flush-bytecode', '--no-sparkplug']
+const KEEP_CODE_ENV = { UV_THREADPOOL_SIZE: '1' }
 const root = fileURLToPath(new URL('..', import.meta.url))
 const { version } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
 
@@ -243,7 +244,7 @@ function keepCode() {
   const argv = [...KEEP_CODE_FLAGS, `${root}deploy/keep-code.mjs`]
   try {
     const stdio = ['ignore', 'ignore', openSync(log, 'w')]
-    execFileSync(process.execPath, argv, { stdio, env: {}, timeout: KEEP_CODE_MAX_MS })
+    execFileSync(process.execPath, argv, { stdio, env: KEEP_CODE_ENV, timeout: KEEP_CODE_MAX_MS })
   } catch (error) {
     console.error(
       `dist/ has no compiled code, and a start takes longer: ${error.message}\n${readFileSync(log, 'utf8')}`,

@@ -2,7 +2,8 @@
 // dist/program.ARCH.cache, for deploy/loader.mjs. The same program gives the same bytes: deploy/build.mjs starts this with a fixed
 // seed for V8's hashes, which decide the order of tables, and without what depends on time: V8 drops code that has not run for a
 // while, and marks functions that ran often enough to become machine code. The program pauses after some milliseconds of work,
-// by a clock that goes on with each look at it: else a fast machine would never run what is between the pauses.
+// by a clock that goes on with each look at it: else a fast machine would never run what is between the pauses. One thread
+// inflates the lists: with several, the node comes before the Services on one day, and after them on the next.
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'

@@ -259,12 +259,13 @@ export class Intake {
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
+    return this.#options.keepsNode === true ? batch.map(event => this.#kept(event)) : batch
+  }
+
+  #kept(event: SourceEvent): SourceEvent {
     const { node } = this.#snapshot
-    if (this.#options.keepsNode !== true || node === undefined) return batch
-    return batch.map(event => {
-      const isGone = event.kind === 'Node' && event.key === node.name && event.value === undefined
-      return isGone ? { ...event, value: { ...node, eligible: false, deleted: true } } : event
-    })
+    const isGone = event.kind === 'Node' && event.key === node?.name && event.value === undefined
+    return isGone ? { ...event, value: { ...node, eligible: false, deleted: true } } : event
   }
 
   #completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
