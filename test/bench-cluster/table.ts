@@ -70,10 +70,9 @@ export function keptResults(): readonly SizeResult[] {
 export function sceneNow(beside?: string): Scene {
   const [processor] = cpus()
   const memory = /^MemTotal:\s+(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1]
-  const commit = execFileSync('git', ['-C', root, 'describe', '--always', '--dirty'], { encoding: 'utf8' })
   return {
     date: new Date().toISOString().slice(0, 10),
-    commit: commit.trim(),
+    commit: git('describe', '--always') + (git('status', '--porcelain', ...MEASURED) === '' ? '' : '-dirty'),
     machine: [
       `${cpus().length} processors (${processor?.model.trim()})`,
       `${Math.round(Number(memory) / 1024 / 1024)} GiB`,
@@ -83,6 +82,13 @@ export function sceneNow(beside?: string): Scene {
     load: loadavg()[0] ?? 0,
     ...(beside === undefined ? {} : { beside }),
   }
+}
+
+/** Without the page, which an earlier size has changed. */
+const MEASURED = ['--', '.', ':!docs']
+
+function git(...argv: readonly string[]): string {
+  return execFileSync('git', ['-C', root, ...argv], { encoding: 'utf8' }).trim()
 }
 
 /** Writes results and page of all sizes that were measured so far. */
@@ -109,8 +115,6 @@ const HEAD: readonly string[] = [
   'arguments (`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures. Above a load',
   'average of 0.5 it refuses, unless `--beside=TEXT` says what else runs on the machine.',
   '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
-  'The storms of commit c24756e2 are of before a correction of their lag ([0009](decisions/0009-pacing-and-drift.md)), and',
-  'its changes of before V8 marks at once (0023: a third of the processor time in nftables mode).',
   '',
   "First packets in iptables mode: below, first, middle and last are Services by address. In kprobe's list they stand",
   "at places 907 to 937 of 1,000, and anywhere in kube-proxy's, so these rows do not compare. By their order in the list,",

@@ -264,7 +264,7 @@ describe.skipIf(helm === undefined)('the chart', () => {
   test('takes requests and limits from the table of docs/sizing.md', () => {
     const of = (...values: readonly string[]) => at(container(render(...values)), 'resources')
     expect(of('sizing.services=2000', 'sizing.endpoints=15000', 'sizing.changesPerSecond=20')).toEqual({
-      requests: { cpu: '45m', memory: '128Mi' },
+      requests: { cpu: '40m', memory: '128Mi' },
       limits: { memory: '512Mi' },
     })
     expect(of('sizing.services=30000', 'sizing.changesPerSecond=1', 'mode=iptables')).toEqual({
