@@ -136,7 +136,7 @@ function originsOf(settings: Settings): DaemonIo['origins'] {
 
 type Surroundings = Omit<
   DaemonIo,
-  'asked' | 'origins' | 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'follow'
+  'asked' | 'origins' | 'signal' | 'processId' | 'synced' | 'planned' | 'configz' | 'flags' | 'followConfig'
 >
 
 function surroundings({ log, set }: AdjustableLog, clock: Clock, parts: OptionalParts): Surroundings {
@@ -181,7 +181,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock, parts: Optional
 function following(
   request: RunRequest,
   { argv, options, io, logging }: Invocation & { readonly logging: AdjustableLog },
-): Pick<DaemonIo, 'configz' | 'follow'> {
+): Pick<DaemonIo, 'configz' | 'followConfig'> {
   const { log } = logging
   let { settings } = request
   const configz = () => publishedConfig(settings)
@@ -190,14 +190,14 @@ function following(
   if (configFile === undefined)
     return {
       configz,
-      follow() {
+      followConfig() {
         const off = io.on('SIGHUP', () => log.info('SIGHUP ignored: there is no --config file to read again'))
         return () => Promise.resolve(off())
       },
     }
   return {
     configz,
-    follow({ changed, refused }) {
+    followConfig({ changed, refused }) {
       const { path, text } = configFile
       const watch = new FollowedText<readonly ConfigError[]>({
         clock: systemClock,

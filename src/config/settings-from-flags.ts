@@ -47,11 +47,11 @@ export function overlayLogging(settings: Settings, fromFlags: Settings): void {
     settings.set(path, { value: false, label: settings.label(path) })
   }
   for (const path of FIELD_PATHS) {
-    if (!path.startsWith('logging.') || !fromFlags.says(path)) continue
+    if (!path.startsWith('logging.') || !fromFlags.isSet(path)) continue
     const value = fromFlags.value(path)
-    if (value !== undefined) settings.set(path, { value, label: fromFlags.label(path), exact: true })
+    if (value !== undefined) settings.set(path, { value, label: fromFlags.label(path), zeroCounts: true })
   }
-  if (!fromFlags.says('logging.vmodule')) return
+  if (!fromFlags.isSet('logging.vmodule')) return
   const value = [...fromFlags.vmodule(), ...before]
   settings.set('logging.vmodule', { value, label: fromFlags.label('logging.vmodule') })
 }
@@ -69,7 +69,7 @@ export function foldPorts(settings: Settings, reader: FlagReader): readonly stri
     const after = port === 0 ? '' : withPort(before, port)
     if (after === before) return typeof given === 'number'
     const label = typeof given === 'number' ? `--${flag}` : settings.label(path)
-    settings.set(path, { value: after, label, exact: true })
+    settings.set(path, { value: after, label, zeroCounts: true })
     return false
   }).map(({ flag }) => `--${flag}`)
 }
@@ -83,7 +83,7 @@ function setFromFlag(settings: Settings, reader: FlagReader, path: FieldPath): v
   const { kind, flag } = fieldAt(path)
   if (flag === undefined || !reader.given(flag)) return
   const label = `--${flag}`
-  if (kind === 'texts') settings.set(path, { value: reader.list(flag), label, exact: true })
+  if (kind === 'texts') settings.set(path, { value: reader.list(flag), label, zeroCounts: true })
   else if (kind === 'vmodule') settings.set(path, { value: readVmodule(reader, flag), label })
   else if (kind === 'gates') setGates(settings, reader)
   else setScalar(settings, reader, path, flag)
@@ -106,7 +106,7 @@ function setScalar(settings: Settings, reader: FlagReader, path: FieldPath, flag
   const label = `--${flag}`
   const fail = (message: string): void => reader.fail(label, message)
   const value = fromFlag === undefined ? readScalar(reader, flag, kind) : fromFlag(text, fail)
-  if (value !== undefined) settings.set(path, { value, label, exact: true })
+  if (value !== undefined) settings.set(path, { value, label, zeroCounts: true })
 }
 
 function readScalar(reader: FlagReader, flag: string, kind: ScalarKind): FieldValue | undefined {
@@ -155,9 +155,9 @@ export function completeFileAddresses(settings: Settings): void {
 
 /** Completes the addresses of flags, before the flags for ports. The family of --bind-address has no effect here. */
 export function completeFlagAddresses(settings: Settings): void {
-  if (!settings.says('healthzBindAddress'))
+  if (!settings.isSet('healthzBindAddress'))
     setQuietly(settings, 'healthzBindAddress', `0.0.0.0:${HEALTHZ_PORT}`)
-  if (!settings.says('metricsBindAddress'))
+  if (!settings.isSet('metricsBindAddress'))
     setQuietly(settings, 'metricsBindAddress', `127.0.0.1:${METRICS_PORT}`)
 }
 
@@ -203,7 +203,7 @@ const OVERRIDDEN: readonly FieldPath[] = [
 
 function completePeriods(settings: Settings): void {
   const { minSyncPeriod, syncPeriod, defaultSyncPeriod } = modeSettingsOf(settings)
-  if (!settings.says(syncPeriod)) setQuietly(settings, syncPeriod, defaultSyncPeriod)
+  if (!settings.isSet(syncPeriod)) setQuietly(settings, syncPeriod, defaultSyncPeriod)
   if (settings.duration(minSyncPeriod) !== 0n) return
   const syncNs = settings.duration(syncPeriod)
   const least = syncNs > 0n && syncNs < MIN_SYNC_PERIOD_NS ? syncNs : MIN_SYNC_PERIOD_NS
@@ -215,7 +215,7 @@ function override(settings: Settings, reader: FlagReader, path: FieldPath): void
   const { overFile } = fieldAt(path)
   if (overFile === undefined) return
   const theirs = settings.label(path)
-  const given = settings.says(path) && reader.given(overFile)
+  const given = settings.isSet(path) && reader.given(overFile)
   const before = settings.value(path)
   setScalar(settings, reader, path, overFile)
   if (given && theirs.startsWith('--') && before !== settings.value(path))
@@ -223,5 +223,5 @@ function override(settings: Settings, reader: FlagReader, path: FieldPath): void
 }
 
 function setQuietly(settings: Settings, path: FieldPath, value: string | bigint | readonly string[]): void {
-  settings.set(path, { value, label: settings.label(path), exact: true, filledIn: true })
+  settings.set(path, { value, label: settings.label(path), zeroCounts: true, filledIn: true })
 }

@@ -8,8 +8,8 @@ interface Setting {
   readonly label: string
   /** The labels of the items of a list; without them, items are numbered. */
   readonly itemLabels?: readonly string[]
-  /** A zero counts as set: so from a flag, while in a file a zero means unset. */
-  readonly exact?: true
+  /** A zero sets the field: so from a flag, while in a file a zero leaves it unset. */
+  readonly zeroCounts?: true
   /** The value is not configured: it is a default of the platform or of kprobe. */
   readonly filledIn?: true
 }
@@ -32,21 +32,21 @@ export class Settings {
   }
 
   /** Tests whether a field is set. For a flag or a pointer any value counts, for other fields any but zero. */
-  says(path: FieldPath): boolean {
+  isSet(path: FieldPath): boolean {
     const given = this.#given.get(path)
     if (given === undefined) return false
-    return given.exact === true || fieldAt(path).pointer === true || !isZero(given.value)
+    return given.zeroCounts === true || fieldAt(path).pointer === true || !isZero(given.value)
   }
 
   inherit(to: FieldPath, from: FieldPath): void {
     const given = this.#given.get(from)
-    if (given !== undefined && this.says(from) && !this.says(to)) this.#given.set(to, given)
+    if (given !== undefined && this.isSet(from) && !this.isSet(to)) this.#given.set(to, given)
   }
 
   /** Gives the value; undefined if the field is unset and has no default upstream. */
   value(path: FieldPath): FieldValue | undefined {
     const given = this.#given.get(path)?.value
-    return this.says(path) ? given : (fieldAt(path).fallback ?? given)
+    return this.isSet(path) ? given : (fieldAt(path).fallback ?? given)
   }
 
   text(path: PathOf<'text' | 'switch' | 'quantity'>): string {
@@ -88,7 +88,7 @@ export class Settings {
   isUnusual(path: FieldPath): boolean {
     const { fallback } = fieldAt(path)
     const value = this.#given.get(path)?.value
-    return value !== undefined && this.says(path) && value !== fallback && !isZero(value)
+    return value !== undefined && this.isSet(path) && value !== fallback && !isZero(value)
   }
 
   /** Gives the label of what set the field; undefined for a default. */

@@ -64,7 +64,7 @@ export class Configuration {
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('syncPeriodMs')) observer().health.syncPeriod(after.syncPeriodMs)
-    servers()?.follow(after)
+    servers()?.apply(after)
     const isProgramming = programmingFields(after).some(field => changed.has(field))
     // The switcher may refuse the configuration: then none of the later parts has changed.
     if (isProgramming) await switcher()?.change(after)

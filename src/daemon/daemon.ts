@@ -116,9 +116,9 @@ class Daemon {
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
       confirmed: () => this.#saved?.confirmed(),
       nodeChanged: node => {
-        this.#node.follow(node)
+        this.#node.take(node)
         this.#observer.node(node)
-        this.#condition?.follow(node?.uid)
+        this.#condition?.take(node?.uid)
       },
       counter: this.#observer,
       handlers: {
@@ -130,7 +130,7 @@ class Daemon {
   }
 
   async run(): Promise<number> {
-    const { log, signal, follow, asked, engine } = this.#io
+    const { log, signal, followConfig, asked, engine } = this.#io
     logStart(log, this.#config, this.#io)
     if (!(await this.#open())) return 1
     if ((await this.#api?.listen()) === false) return await this.#close(1)
@@ -141,7 +141,7 @@ class Daemon {
     await this.#followIps()
     await this.#intake.follow(this.#source(this.#config))
     this.#saved?.begin()
-    const unfollow = follow?.({
+    const unfollow = followConfig?.({
       changed: (config, fields) => this.#configuration.change(config, fields),
       refused: () => this.#observer.configChanged('refused'),
     })
@@ -216,7 +216,7 @@ class Daemon {
       refusedBefore: () => this.#refusedPackets.before,
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
-    this.#servers.follow(config)
+    this.#servers.apply(config)
     this.#kubeProxy = this.#openKubeProxyWatch(config)
     return true
   }

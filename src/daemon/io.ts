@@ -50,7 +50,7 @@ export interface DaemonIo {
   readonly flags?: Flags
   readonly parts: OptionalParts
   /** Follows changes of the configuration. The result ends this. */
-  readonly follow?: (handlers: ConfigHandlers) => () => Promise<void>
+  readonly followConfig?: (handlers: ConfigHandlers) => () => Promise<void>
   /** Logs the state whenever an operator requests it. The result ends this. */
   readonly asked?: (logState: () => void) => () => void
   /** Writes kernel settings: those of the mode and, without --once, those of conntrack. */

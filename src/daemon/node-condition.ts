@@ -80,7 +80,7 @@ export class NodeCondition {
   }
 
   /** Takes the UID of the Node; a new one means a new object, which has no condition yet. */
-  follow(uid: string | undefined): void {
+  take(uid: string | undefined): void {
     if (uid === undefined || uid === this.#uid) return
     const isNew = this.#uid !== undefined
     this.#uid = uid

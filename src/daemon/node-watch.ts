@@ -49,7 +49,7 @@ export class NodeWatch {
   }
 
   /** Takes the Node of a source that has read everything. */
-  follow(node: NodeInfo | undefined): void {
+  take(node: NodeInfo | undefined): void {
     const before = this.#sight
     this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
     if (node !== undefined) this.#checkFamilies(node)

@@ -108,7 +108,7 @@ export class Servers {
   }
 
   /** Listens at the addresses of `config`, and closes other listeners. */
-  follow(config: Config): void {
+  apply(config: Config): void {
     const before = this.#config
     this.#config = config
     for (const [address, server] of this.#inUse)

@@ -26,7 +26,7 @@ export class DaemonRun {
       signal: this.stop.signal,
       openTransport: () => this.kernel.open(),
       openRoute: () => new FakeLinks().open(),
-      follow: handlers => {
+      followConfig: handlers => {
         this.reconfigure = after => handlers.changed(after, [])
         return () => Promise.resolve()
       },

@@ -226,7 +226,7 @@ export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
       this.#held = plan.after
       this.#entries = plan.after.entries
       this.#servers = plan.after.servers
-      this.#drains.follow(plan, this.#given.clock.nowMs())
+      this.#drains.take(plan, this.#given.clock.nowMs())
     } else this.#held = undefined
   }
 }

@@ -322,8 +322,8 @@ export class Drains {
     }
   }
 
-  /** Follows a committed plan. A Service may configure another drain time than the default. */
-  follow({ phases, after }: Pick<IpvsPlan, 'phases' | 'after'>, nowMs: number): void {
+  /** Takes a committed plan. A Service may configure another drain time than the default. */
+  take({ phases, after }: Pick<IpvsPlan, 'phases' | 'after'>, nowMs: number): void {
     for (const phase of phases) {
       if (phase.kind !== 'add-servers' && phase.kind !== 'remove-servers') continue
       for (const operation of phase.operations) {

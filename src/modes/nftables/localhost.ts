@@ -169,8 +169,8 @@ export class LocalhostForwarders {
     return this.#failures
   }
 
-  /** Follows a commit. Ports that Services gave up are free before others open them. */
-  follow(
+  /** Takes the forwarders of a commit. Ports that Services gave up are free before others open them. */
+  apply(
     { put, remove }: Pick<ForwarderChanges, 'put' | 'remove'>,
     wanted: PersistentMap<Forwarder>,
   ): Promise<void> {

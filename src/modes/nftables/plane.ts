@@ -49,13 +49,13 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     async commit(plan, commitOptions) {
       const receipt = await commit(plan, commitOptions)
       if (receipt.outcome === 'committed' && plan.forwarders !== undefined)
-        await forwarders?.follow(plan.forwarders, plan.after.forwarders)
+        await forwarders?.apply(plan.forwarders, plan.after.forwarders)
       return receipt
     },
     async cleanup() {
       await deleteTables(client, names, isOurs)
       if (forwarders === undefined) return
-      await forwarders.follow({ put: [], remove: [...forwarders.wanted.values()] }, PersistentMap.empty())
+      await forwarders.apply({ put: [], remove: [...forwarders.wanted.values()] }, PersistentMap.empty())
     },
   }
 }

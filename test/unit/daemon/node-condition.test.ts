@@ -181,17 +181,17 @@ describe('NodeCondition', () => {
 
   it('is set again where another program removed it, and at once at a Node that was made anew', async () => {
     const { clock, condition, conditions } = rig()
-    condition.follow('one')
+    condition.take('one')
     condition.synced()
     await clock.advance(1_000)
     conditions.delete(TYPE)
     await clock.advance(700_000)
     expect(conditions.has(TYPE)).toBe(true)
     conditions.delete(TYPE)
-    condition.follow('one')
+    condition.take('one')
     await clock.advance(1_000)
     expect(conditions.has(TYPE)).toBe(false)
-    condition.follow('two')
+    condition.take('two')
     await clock.advance(10)
     expect(conditions.has(TYPE)).toBe(true)
   })
@@ -234,11 +234,11 @@ describe('NodeCondition', () => {
 
   it('is set at once at a Node that was made anew while a change was on its way', async () => {
     const { clock, condition, conditions, world } = rig()
-    condition.follow('one')
+    condition.take('one')
     world.meanwhile = () => {
       world.meanwhile = () => undefined
       conditions.delete(TYPE)
-      condition.follow('two')
+      condition.take('two')
     }
     condition.synced()
     await clock.advance(10)

@@ -48,7 +48,7 @@ beforeEach(() => {
 describe('a Node that is missing', () => {
   it('F43: is a warning at once, after 30 s, and then at growing distances of up to 5 min', async () => {
     open('--source=kube', '--hostname-override=wrong-node')
-    watch.follow(undefined)
+    watch.take(undefined)
     const [first, ...more] = await said()
     expect(more).toEqual([])
     expect(first).toMatch(
@@ -59,17 +59,17 @@ describe('a Node that is missing', () => {
     const gapsS = [30, 60, 120, 240, 300, 300]
     for (const gapS of gapsS) {
       expect(await said(gapS * 1_000 - 1)).toEqual([])
-      watch.follow(undefined)
+      watch.take(undefined)
       expect(await said(1)).toHaveLength(1)
     }
   })
 
   it('is over once it appears, which is said once', async () => {
     open('--source=kube')
-    watch.follow(undefined)
+    watch.take(undefined)
     await said()
-    watch.follow(node(['192.168.1.7']))
-    watch.follow(node(['192.168.1.8']))
+    watch.take(node(['192.168.1.7']))
+    watch.take(node(['192.168.1.8']))
     expect(await said(600_000)).toEqual(['I Node found node=here ips=["192.168.1.7"]\n'])
   })
 
@@ -78,11 +78,11 @@ describe('a Node that is missing', () => {
     async flag => {
       open(flag)
       names = flag === '--source=kube' ? ['one'] : []
-      watch.follow(undefined)
+      watch.take(undefined)
       await said(100_000)
-      watch.follow(node(['192.168.1.7']))
+      watch.take(node(['192.168.1.7']))
       await said()
-      watch.follow(undefined)
+      watch.take(undefined)
       expect(await said()).toHaveLength(1)
       expect(await said(30_000)).toHaveLength(flag === '--source=kube' ? 1 : 0)
     },
@@ -90,9 +90,9 @@ describe('a Node that is missing', () => {
 
   it('is no news where it is found at once, nor after stop()', async () => {
     open('--source=kube')
-    watch.follow(node(['192.168.1.7']))
+    watch.take(node(['192.168.1.7']))
     expect(await said(600_000)).toEqual([])
-    watch.follow(undefined)
+    watch.take(undefined)
     watch.stop()
     expect(await said(600_000)).toEqual([])
   })
@@ -100,8 +100,8 @@ describe('a Node that is missing', () => {
   it('is a warning of its own when it was deleted', async () => {
     open('--source=kube')
     const known = node(['192.168.1.7'])
-    watch.follow(known)
-    watch.follow(known === undefined ? undefined : { ...known, deleted: true })
+    watch.take(known)
+    watch.take(known === undefined ? undefined : { ...known, deleted: true })
     expect((await said())[0]).toMatch(
       /^W Node deleted: its last addresses stay in use, \/healthz answers 503 /,
     )
@@ -112,22 +112,22 @@ describe('a Node that is missing', () => {
     open('--source=file:/objects')
     names = []
     const known = node(['192.168.1.7'])
-    watch.follow(known)
-    watch.follow(known === undefined ? undefined : { ...known, deleted: true })
+    watch.take(known)
+    watch.take(known === undefined ? undefined : { ...known, deleted: true })
     expect((await said(600_000)).length).toBeLessThanOrEqual(6)
   })
 
   it('is said without names where those cannot be read', async () => {
     open('--source=kube')
     names = new Error('forbidden')
-    watch.follow(undefined)
+    watch.take(undefined)
     expect((await said())[0]).toMatch(/nodes=\[\] err="forbidden"\n$/)
   })
 
   it('is one warning without repetition where files hold no Node at all', async () => {
     open('--source=file:/objects')
     names = []
-    watch.follow(undefined)
+    watch.take(undefined)
     const [line, ...more] = await said(3_600_000)
     expect(more).toEqual([])
     expect(line).toMatch(/^W no Node object in the files: node ports answer on no address; policy Local /)
@@ -143,7 +143,7 @@ describe('a Node with addresses of one family', () => {
     })
 
   async function lookedAt(ips: readonly string[], ...services: object[]): Promise<readonly string[]> {
-    watch.follow(node(ips))
+    watch.take(node(ips))
     watch.synced(table(ips, ...services))
     return await said()
   }
@@ -171,7 +171,7 @@ describe('a Node with addresses of one family', () => {
     open('--source=kube', '--nodeport-addresses=primary,localhost')
     const [line] = await lookedAt([], nodePort('IPv4'))
     expect(line).toMatch(/^W Node has no address: node ports answer at localhost alone; /)
-    watch.follow(undefined)
+    watch.take(undefined)
     expect((await said()).join('')).toContain('node ports answer at localhost alone; /healthz answers 503')
   })
 })
@@ -194,8 +194,8 @@ describe('ranges of one family', () => {
   ])('%s at %o: as with kube-proxy, one warning or none', async (flag, object, warning) => {
     open('--source=kube', flag)
     const known = snapshotOf([nodeObject(object)]).node
-    watch.follow(known)
-    watch.follow(known === undefined ? undefined : { ...known })
+    watch.take(known)
+    watch.take(known === undefined ? undefined : { ...known })
     const lines = await said()
     expect(lines).toHaveLength(warning === undefined ? 0 : 1)
     if (warning !== undefined) expect(lines[0]).toContain(warning)

@@ -32,7 +32,7 @@ function forwardersWith(limits: Partial<ForwarderLimits> = {}) {
   closers.push(() => forwarders.destroy())
   const follow = async (...wanted: readonly Forwarder[]) => {
     const map = PersistentMap.from(wanted.map(forwarder => [forwarder.key, forwarder] as const))
-    await forwarders.follow(diffForwarders(forwarders.wanted, map), map)
+    await forwarders.apply(diffForwarders(forwarders.wanted, map), map)
   }
   return { forwarders, clock, events, follow }
 }
