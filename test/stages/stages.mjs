@@ -16,12 +16,13 @@ const CORE = [
   { name: 'types', command: ['npm', 'run', '-s', 'types'] },
   // The format as well: each file is parsed once.
   { name: 'lint', command: ['biome', 'check', '--error-on-warnings'] },
+  // It takes longest, and mostly waits: what follows runs beside it.
+  testing('kernel', onTheKernel('kernel')),
   testing('unit', vitest('unit*'), { load: 2 }),
   testing('contract', onTheKernel('contract')),
   testing('scenarios', onTheKernel('scenarios')),
   testing('reference', againstReference(), { env: { PROJECT: 'reference' } }),
   testing('faults', onTheKernel('faults')),
-  testing('kernel', onTheKernel('kernel')),
   { name: 'browser', command: ['sh', 'test/browser/run.sh'] },
   testing('vm', ['node', 'test/vm/run.mjs', '--core']),
   testing('churn', onTheKernel('churn'), { env: { KPROBE_CHURN_SECONDS: '20' } }),
