@@ -9,7 +9,7 @@ import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state
 import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
-import type { Source, SourceHandlers } from '../../src/source/source.ts'
+import type { Source, SourceHandlers, SourceProblem } from '../../src/source/source.ts'
 import type { Backend } from '../support/apiserver/exchange.ts'
 import { MemoryClient } from '../support/apiserver/memory-client.ts'
 import type { MemoryNetwork } from '../support/apiserver/memory-network.ts'
@@ -34,6 +34,9 @@ export interface NodeProcessOptions {
 const MIN_INTERVAL_MS = 20
 const RESYNC_PERIOD_MS = 120_000
 const DRIFT_POLL_MS = 2_000
+/** A store that answers consistent lists from an older state for so long was restored from a backup. */
+const RESTORED_AFTER_MS = 10_000
+const PLURALS = { Service: 'services', EndpointSlice: 'endpointslices' } as const
 
 /** One life of the daemon on the node: the real source, model, reconciler and plane, put together as it puts them. */
 export class NodeProcess {
@@ -43,8 +46,10 @@ export class NodeProcess {
   readonly #api: MemoryClient
   readonly #nft: NftClient
   readonly #intake: Intake
-  /** By kind and key: the newest state that was told of. */
+  /** By plural and key: the newest state that was told of. */
   readonly #newest = new Map<string, number>()
+  /** By plural: since when consistent lists have been older than what the source knows. */
+  readonly #olderSinceMs = new Map<string, number>()
   /** The server has turned events round: whoever believes it goes back. */
   excused = false
   commits = 0
@@ -72,7 +77,7 @@ export class NodeProcess {
     this.#intake = new Intake({
       handlers: {
         refusals: list => tell(`refusals ${list.length}`),
-        problem: ({ kind, location, text }) => tell(`${kind} ${location}: ${text}`),
+        problem: problem => this.#problem(problem),
         observed: observation => tell(JSON.stringify(observation)),
       },
     })
@@ -157,15 +162,35 @@ export class NodeProcess {
     }
   }
 
+  #problem({ kind, location, text }: SourceProblem): void {
+    const { tell, clock } = this.#options
+    tell(`${kind} ${location}: ${text}`)
+    if (
+      kind === 'failed' &&
+      text.startsWith("the server's state is older") &&
+      !this.#olderSinceMs.has(location)
+    )
+      this.#olderSinceMs.set(location, clock.nowMs())
+    if (kind !== 'recovered') return
+    if (this.#wasRestored(location))
+      for (const name of this.#newest.keys()) if (name.startsWith(`${location} `)) this.#newest.delete(name)
+    this.#olderSinceMs.delete(location)
+  }
+
+  #wasRestored(plural: string): boolean {
+    const sinceMs = this.#olderSinceMs.get(plural) ?? Number.POSITIVE_INFINITY
+    return this.#options.clock.nowMs() - sinceMs >= RESTORED_AFTER_MS
+  }
+
   #hear(event: SourceEvent): void {
     if (event.kind !== 'Service' && event.kind !== 'EndpointSlice') return
     const { kind, key, value } = event
     this.#options.tell(`${kind} ${key} ${value === undefined ? 'gone' : ''}`)
     if (value === undefined) return
     const version = 'triggerTimeMs' in value ? value.triggerTimeMs / 1_000 : (value.ports[0]?.port ?? 0)
-    const name = `${kind} ${key}`
+    const name = `${PLURALS[kind]} ${key}`
     const newest = this.#newest.get(name) ?? 0
-    if (version < newest && !this.excused)
+    if (version < newest && !this.excused && !this.#wasRestored(PLURALS[kind]))
       this.#options.complain(`A28: ${name} went back from state ${newest} to ${version}`)
     this.#newest.set(name, Math.max(newest, version))
   }
