@@ -1,4 +1,4 @@
-import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { beforeEach, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
 import { isRunning } from '../support/processes.ts'
@@ -13,8 +13,9 @@ beforeEach(() => cluster.open({ objects: [...service(1), ...service(2)] }))
 /** The credential plugin of the kubeconfig, from now on. */
 function plugin(lines: string): string {
   const command = cluster.file('plugin')
-  writeFileSync(command, `#!/bin/sh\n${lines}\n`)
-  chmodSync(command, 0o700)
+  // The kernel lets nobody write to a program that it is about to run: ETXTBSY.
+  writeFileSync(`${command}.new`, `#!/bin/sh\n${lines}\n`, { mode: 0o700 })
+  renameSync(`${command}.new`, command)
   return command
 }
 
