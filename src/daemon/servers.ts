@@ -116,8 +116,8 @@ export class Servers {
         this.#inUse.delete(address)
     const isSame = (field: 'healthzBindAddress' | 'metricsBindAddress') =>
       before?.bindAddressHardFail === config.bindAddressHardFail && isSamePlace(before[field], config[field])
-    if (!isSame('healthzBindAddress')) this.#followHealth(config)
-    if (!isSame('metricsBindAddress')) this.#followMetrics(config)
+    if (!isSame('healthzBindAddress')) this.#applyHealth(config)
+    if (!isSame('metricsBindAddress')) this.#applyMetrics(config)
     if (before !== undefined) return
     this.#openAdmin(config)
     this.#openUi(config)
@@ -137,7 +137,7 @@ export class Servers {
     await this.#page?.close()
   }
 
-  #followHealth(config: Config): void {
+  #applyHealth(config: Config): void {
     const { clock, observer } = this.#options
     const { healthzBindAddress, bindAddressHardFail } = config
     void this.#health?.close()
@@ -158,7 +158,7 @@ export class Servers {
     })
   }
 
-  #followMetrics(config: Config): void {
+  #applyMetrics(config: Config): void {
     const { clock, observer, configz } = this.#options
     const { metricsBindAddress, bindAddressHardFail, featureGates } = config
     void this.#metrics?.close()

@@ -16,7 +16,7 @@ const CORE = [
   { name: 'types', command: ['npm', 'run', '-s', 'types'] },
   // The format as well: each file is parsed once.
   { name: 'lint', command: ['biome', 'check', '--error-on-warnings'] },
-  // It takes longest, and mostly waits: what follows runs beside it.
+  // It takes longest, and waits half of its time: what follows runs beside it.
   testing('kernel', onTheKernel('kernel')),
   testing('unit', vitest('unit*'), { load: 2 }),
   testing('contract', onTheKernel('contract')),
